@@ -1,0 +1,18 @@
+"""The Anthropic Messages API: requests out, responses in, histories checked."""
+
+from .read import check, from_message, parse
+from .targets import PLATFORMS, Target
+from .write import Request, message_map, to_body, to_messages, to_request
+
+__all__ = [
+    "PLATFORMS",
+    "Request",
+    "Target",
+    "check",
+    "from_message",
+    "message_map",
+    "parse",
+    "to_body",
+    "to_messages",
+    "to_request",
+]

@@ -1,0 +1,414 @@
+"""Wire data in: responses leniently, histories strictly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import attrs
+
+from ..blocks import (
+    BLOCKS,
+    TOOL_USE_ID,
+    AssistantBlock,
+    OpaqueBlock,
+    Text,
+    Thinking,
+    ToolUse,
+    UnsignedThinking,
+)
+from ..conversation import Conversation, State, _at, _Log, step
+from ..declared import ANSWERED, SENT
+from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, quoted
+from ..fields import (
+    BLOCK_TYPE,
+    BROKEN,
+    CONTENT_TYPE,
+    FIELD_TYPE,
+    REQUIRED_FIELD,
+    UNKNOWN_FIELD,
+    Broken,
+    Reading,
+    described,
+    mapping,
+    read_value,
+    thawed,
+)
+from ..jsonvalue import decode
+from ..markers import marker_faults
+from ..preamble import Preamble, read_preamble
+from ..turns import AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, traits_of, turn_faults
+from .targets import UNSIGNED_FOREIGN, Target, tail_faults, target_faults
+
+if TYPE_CHECKING:
+    from anthropic.types import Message, MessageParam, TextBlockParam, ToolUnionParam
+
+ROLE = Rule(
+    "role-enum",
+    "The role of a message is `user`, `assistant` or `system`.",
+    "Create a message, API reference",
+    'messages: Unexpected role "…"',
+)
+EMPTY_SEPARATOR = Rule(
+    "adaptive-empty-separator",
+    "An empty text block that the model put between its thoughts is not sent back.",
+    "opencode issues 16750, 21370 and 42296",
+    "messages: text content blocks must be non-empty",
+)
+TURNS: dict[str, type[Turn]] = {"user": UserTurn, "assistant": AssistantTurn, "system": SystemTurn}
+WIRE_BLOCKS = {tag: cls for tag, cls in BLOCKS.items() if cls is not UnsignedThinking}
+"""The block types that the wire knows."""
+
+# ---------------------------------------------------------------- responses
+
+
+def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Target | None = None) -> Reply:
+    """Read a response.
+
+    Everything the service returns is taken, in its order. What requests do not have is left out and reported in
+    `dropped`; blocks of an unknown type are kept as they are.
+
+    Args:
+        message: The SDK's `Message` (read by attribute), its JSON as a mapping, or as text or bytes.
+        target: Where the request went; it tells whose thinking this is. None is the Anthropic API.
+
+    Returns:
+        The reply; `AwaitingModel.receive` makes a turn of it.
+
+    Raises:
+        InvalidReply: A block cannot be read, or this is no message; `.reply` holds the blocks that could be read.
+
+    >>> from_message({"role": "assistant", "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"})
+    Reply(blocks=(Text('Hi.'),), origin=Origin(vendor='anthropic', stop_reason='end_turn'), complete=True, dropped=())
+    """
+    reading = Reading(ANSWERED, lenient=True)
+    data: Mapping[str, Any] | None
+    if isinstance(message, (str, bytes, bytearray, memoryview)):
+        value, faults = decode(message)
+        if faults:
+            raise InvalidReply(faults)
+        data = mapping(value)
+    else:
+        data = mapping(message)
+    if data is None:
+        raise InvalidReply(
+            [Violation(FIELD_TYPE, "", f"{described(message)} where a message is due", "Pass one.")]
+        )
+    content = data.get("content")
+    if not isinstance(content, (list, tuple)):
+        rule = REQUIRED_FIELD if content is None else CONTENT_TYPE
+        raise InvalidReply(
+            [Violation(rule, "content", f"{described(content)} where blocks are due", "Pass a list.")]
+        )
+    if data.get("role", "assistant") != "assistant":
+        raise InvalidReply(
+            [Violation(ROLE, "role", "a message of another party", "Pass what the model answered.")]
+        )
+    origin = _origin(data, target, reading)
+    blocks: list[AssistantBlock] = []
+    for at, raw in enumerate(cast("list[object]", content)):
+        block = _reply_block(raw, origin.vendor, reading, f"content[{at}]")
+        if block is not None:
+            blocks.append(block)
+    reason = origin.stop_reason
+    reply = Reply(blocks, origin, complete=reason is not None, dropped=tuple(reading.dropped))
+    if reading.violations:
+        raise InvalidReply(reading.violations, attrs.evolve(reply, complete=False))
+    return reply
+
+
+def _origin(data: Mapping[str, Any], target: Target | None, reading: Reading) -> Origin:
+    container = mapping(data.get("container"))
+    known = {
+        "model": data.get("model"),
+        "id": data.get("id"),
+        "stop_reason": data.get("stop_reason"),
+        "container": container.get("id") if container is not None else data.get("container"),
+    }
+    said: dict[str, Any] = {}
+    for name, value in known.items():
+        if value is None:
+            continue
+        if type(value) is str:
+            said[name] = value
+        else:
+            reading.fault(
+                FIELD_TYPE, name, f"{described(value)} where text is due", "Pass the message as it came."
+            )
+    if target is not None:
+        said["vendor"], said["platform"] = target.vendor, target.platform
+    try:
+        return Origin(**said)
+    except ValidationError as error:
+        reading.violations.extend(error.violations)
+        return Origin()
+
+
+def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> AssistantBlock | None:
+    data = mapping(raw)
+    tag = data.get("type") if data is not None else None
+    if data is None or not isinstance(tag, str):
+        reading.fault(BLOCK_TYPE, path, "a block without `type`", "Pass the message as it came.")
+        return None
+    cls = WIRE_BLOCKS.get(tag)
+    if cls is None:
+        return cast("AssistantBlock | None", _read_opaque(data, reading, path))
+    if cls is Text and data.get("text") == "":
+        reading.drop(EMPTY_SEPARATOR, path, "an empty text block", "It was left out.")
+        return None
+    if cls is Thinking and not data.get("signature") and vendor != "anthropic":
+        return cast("AssistantBlock | None", _read_unsigned(data, reading, path))
+    if cls is ToolUse and vendor != "anthropic":
+        data = _legal_id(data, reading, path)
+    block = read_value(cls, data, reading, path)
+    return None if block is BROKEN else cast("AssistantBlock", block)
+
+
+def _read_opaque(data: Mapping[str, Any], reading: Reading, path: str) -> OpaqueBlock | None:
+    try:
+        return OpaqueBlock(thawed(dict(data)))
+    except ValidationError as error:
+        reading.violations.extend(fault.under(path) for fault in error.violations)
+        return None
+
+
+def _read_unsigned(data: Mapping[str, Any], reading: Reading, path: str) -> Any:
+    kept = {key: value for key, value in data.items() if key != "signature" or value == ""}
+    return read_value(UnsignedThinking, kept, reading, path)
+
+
+def _legal_id(data: Mapping[str, Any], reading: Reading, path: str) -> Mapping[str, Any]:
+    """A call of another vendor with an id that every target takes (vLLM issue 50295: ids such as `functions.f:0`)."""
+    id = data.get("id")
+    if not isinstance(id, str) or re.fullmatch(r"[a-zA-Z0-9_-]+", id):
+        return data
+    legal = re.sub(r"[^a-zA-Z0-9_-]", "_", id) or "call"
+    reading.drop(
+        TOOL_USE_ID, join(path, "id"), f"the id {quoted(id)}", f"The call was given the id {legal!r}."
+    )
+    return {**data, "id": legal}
+
+
+# ---------------------------------------------------------------- histories
+
+
+class _Draft:
+    """A message that could not become a turn, with what the rules need to know of it."""
+
+    __slots__ = ("blocks", "origin", "role")
+
+    def __init__(self, role: str, blocks: list[Any], origin: Origin | None) -> None:
+        self.role, self.blocks, self.origin = role, blocks, origin
+
+    @property
+    def traits(self) -> frozenset[str]:
+        return traits_of(cast("Any", self.role), self.blocks)
+
+
+class _History:
+    """One strict pass over messages: every fault, and the log of turns if there is none."""
+
+    def __init__(self, preamble: Preamble | None, reading: Reading, origins: Mapping[int, Origin]) -> None:
+        self.reading, self.origins = reading, origins
+        self.log = _Log(preamble or Preamble())
+        self.state = State()
+        self.ids: dict[str, int] = {}
+        self.count = 0
+
+    def add(self, index: int, raw: object) -> None:
+        """Read one more message."""
+        reading, path = self.reading, WIRE.turn(index)
+        data = mapping(raw)
+        if data is None:
+            reading.fault(FIELD_TYPE, path, f"{described(raw)} where a message is due", "Pass an object.")
+            return
+        role = data.get("role")
+        if role not in TURNS or not isinstance(role, str):
+            rule, found = (REQUIRED_FIELD, "nothing") if role is None else (ROLE, f"the role {quoted(role)}")
+            reading.fault(rule, f"{path}.role", found, "Use `user`, `assistant` or `system`.")
+            return
+        for key in data.keys() - {"role", "content"}:
+            where = join(path, key if isinstance(key, str) and key.isprintable() and len(key) < 60 else "…")
+            reading.fault(UNKNOWN_FIELD, where, "a field that requests do not have", "Remove it.")
+        origin = self.origins.get(index) if role == "assistant" else None
+        turn = self._turn(role, data, path, origin)
+        if turn is None:
+            return
+        self.state, faults = step(self.state, index, turn, self.ids, WIRE)
+        reading.violations.extend(faults)
+        if role == "assistant":
+            for block in turn.blocks:
+                if block.type == "tool_use" and block.id is not None:
+                    self.ids.setdefault(block.id, index)
+        if isinstance(turn, _Draft) or reading.violations:
+            return
+        self.log.append(turn, self.state)
+
+    def _turn(self, role: str, data: Mapping[str, Any], path: str, origin: Origin | None) -> Any:
+        reading = self.reading
+        before = len(reading.violations)
+        content = data.get("content")
+        if isinstance(content, str):
+            raws: list[object] = [{"type": "text", "text": content}] if content else []
+        elif isinstance(content, (list, tuple)):
+            raws = list(cast("list[object]", content))
+        else:
+            rule, found = (
+                (REQUIRED_FIELD, "nothing") if "content" not in data else (CONTENT_TYPE, described(content))
+            )
+            reading.fault(rule, f"{path}.content", found, "Use a string or a list of blocks.")
+            return None
+        vendor = origin.vendor if origin is not None else "anthropic"
+        blocks = [self._block(raw, vendor, f"{path}.content[{at}]") for at, raw in enumerate(raws)]
+        if len(reading.violations) == before:
+            try:
+                return (
+                    AssistantTurn(blocks, origin) if role == "assistant" else TURNS[role](cast("Any", blocks))
+                )
+            except ValidationError:
+                pass  # the same rules say it again below, with the paths of the wire
+        faults = turn_faults(cast("Any", role), blocks, WIRE)
+        reading.violations.extend(fault.under(path) for fault in faults)
+        return _Draft(role, blocks, origin)
+
+    def _block(self, raw: object, vendor: str, path: str) -> Any:
+        reading = self.reading
+        data = mapping(raw)
+        if data is None:
+            reading.fault(FIELD_TYPE, path, f"{described(raw)} where a block is due", "Pass an object.")
+            return Broken("?")
+        tag = data.get("type")
+        cls = WIRE_BLOCKS.get(tag) if isinstance(tag, str) else None
+        if cls is None:
+            found = "a block without `type`" if tag is None else f"the type {quoted(tag)}"
+            reading.fault(BLOCK_TYPE, path, found, "Use a type that the API knows, or drop the block.")
+            return Broken(tag if isinstance(tag, str) else "?")
+        if cls is Thinking and not data.get("signature") and vendor != "anthropic":
+            block = _read_unsigned(data, reading, path)
+        else:
+            block = read_value(cls, data, reading, path)
+        if block is not BROKEN:
+            return block
+        id, answers = data.get("id"), data.get("tool_use_id")
+        return Broken(
+            cast("str", tag),
+            id if isinstance(id, str) else None,
+            answers if isinstance(answers, str) else None,
+        )
+
+
+def _read(
+    messages: object,
+    system: object,
+    tools: object,
+    origins: Mapping[int, Origin] | None,
+    target: Target | None,
+    stage: str,
+) -> tuple[Conversation | None, list[Violation]]:
+    reading = Reading(SENT)
+    if isinstance(messages, (str, bytes, bytearray, memoryview)):
+        messages, faults = decode(messages)
+        reading.violations.extend(faults)
+        if faults and messages is None:
+            return None, reading.violations
+        body = mapping(messages)
+        if body is not None and "messages" in body:
+            messages = body["messages"]
+            system = system if system is not None else body.get("system")
+            tools = tools if tools is not None else body.get("tools")
+    if not isinstance(messages, (list, tuple)):
+        reading.fault(
+            CONTENT_TYPE, "messages", f"{described(messages)} where a list is due", "Pass a list of messages."
+        )
+        return None, reading.violations
+    preamble = read_preamble(system, tools, reading)
+    history = _History(preamble, reading, origins or {})
+    for index, raw in enumerate(cast("list[object]", messages)):
+        history.add(index, raw)
+    reading.violations.extend(marker_faults(_in_request_order(reading.markers)))
+    whole = len(history.log.turns) == len(messages) and preamble is not None
+    if not whole:
+        return None, reading.violations
+    convo = _at(history.log, len(history.log.turns))
+    if target is not None:
+        reading.violations.extend(_foreign_thinking(convo, target))
+        reading.violations.extend(target_faults(convo, target, WIRE, tools_known=tools is not None))
+    if stage == "send":
+        reading.violations.extend(tail_faults(convo, target, WIRE))
+    return convo, reading.violations
+
+
+def _in_request_order(markers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    order = {"tools": 0, "system": 1, "messages": 2}
+    return sorted(markers, key=lambda marker: order[marker[0].partition("[")[0]])
+
+
+def _foreign_thinking(convo: Conversation, target: Target) -> Iterable[Violation]:
+    """Thinking in wire data that the target cannot read. A conversation leaves it out when it is written."""
+    for index, turn in enumerate(convo.turns):
+        if type(turn) is not AssistantTurn:
+            continue
+        issuer = turn.origin.vendor if turn.origin is not None else "anthropic"
+        for at, block in enumerate(turn.blocks):
+            if (
+                block.type in ("thinking", "redacted_thinking", "unsigned_thinking")
+                and issuer != target.vendor
+            ):
+                found, fix = f"thinking of {issuer}", "Drop the block for this target."
+                yield Violation(UNSIGNED_FOREIGN, WIRE.at(index, at), found, fix)
+
+
+def check(
+    messages: Iterable[MessageParam] | object,
+    *,
+    system: str | Iterable[TextBlockParam] | None = None,
+    tools: Iterable[ToolUnionParam] | None = None,
+    origins: Mapping[int, Origin] | None = None,
+    target: Target | None = None,
+    stage: Literal["hold", "send"] = "hold",
+) -> tuple[Violation, ...]:
+    """Everything wrong with a history in wire form. Never raises on any JSON value.
+
+    Args:
+        messages: A list of messages, or JSON text or bytes of one or of a request body.
+        system: The system prompt of the request.
+        tools: The tools of the request; None if they are not known, `()` if there are none.
+        origins: What is known of where assistant messages came from, by the index of the message.
+        target: Where the history is to go; None checks only what holds everywhere.
+        stage: `hold` for a history at rest, which may end with open calls; `send` for one to be sent as it is.
+
+    Returns:
+        The violations, each with rule and path; empty if there are none.
+
+    >>> [str(v) for v in check([{"role": "user", "content": ""}])]
+    ['messages[0].content: no content. Add content, or leave the turn out. [user-content-nonempty]']
+    """
+    return tuple(_read(messages, system, tools, origins, target, stage)[1])
+
+
+def parse(
+    messages: Iterable[MessageParam] | str | bytes,
+    *,
+    system: str | Iterable[TextBlockParam] | None = None,
+    tools: Iterable[ToolUnionParam] | None = None,
+    origins: Mapping[int, Origin] | None = None,
+) -> Conversation:
+    """A conversation from a history in wire form, strictly. Cache markers are checked, then left out.
+
+    Args:
+        messages: A list of messages, or JSON text or bytes of one or of a request body.
+        system: The system prompt of the request.
+        tools: The tools of the request; None if they are not known.
+        origins: What is known of where assistant messages came from, by the index of the message.
+
+    Raises:
+        ValidationError: Every violation, each with rule and path.
+
+    >>> parse([{"role": "user", "content": "Hello."}])
+    AwaitingModel(<1 turns>, last=UserTurn([Text('Hello.')]))
+    """
+    convo, violations = _read(messages, system, tools, origins, None, "hold")
+    if violations or convo is None:
+        raise ValidationError(violations)
+    return convo

@@ -1,0 +1,515 @@
+"""Where a payload goes, and what holds only there: facts about models and platforms, and the rules made of them.
+
+Facts are rows of two tables. A rule of a target is a row too: a trait of turns that it is about, the fact that forbids
+it, and what to say. Nothing here is a branch in the core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+
+import attrs
+
+from ..conversation import AwaitingTools, Conversation, Phase
+from ..errors import Place, Rule, ValidationError, Violation, quoted
+from ..fields import FIELD_TYPE, described
+from ..jsonvalue import JsonObject
+from ..turns import THOUGHTS, AssistantTurn
+
+if TYPE_CHECKING:
+    from anthropic.types import ThinkingConfigParam
+
+# ---------------------------------------------------------------- facts
+
+
+class Platform(NamedTuple):
+    """What is known of one platform."""
+
+    vendor: str = "anthropic"
+    """Whose signatures its models can read."""
+    repeats_roles: bool = True
+    """Takes several turns of one party in a row, and an assistant turn first."""
+    version_2026_10_21: bool = False
+    """Enforces the rules that came with this API version."""
+    server_tools: frozenset[str] | None = None
+    """The server tools whose blocks it takes; None for all."""
+    blank_text: bool = True
+    """Takes text that is only whitespace, and empty assistant turns."""
+    longest_id: int | None = None
+    """How long the id of a call may be."""
+    document_needs_text: bool = False
+    """Refuses a message with a document and no text."""
+
+
+_SEARCHES = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
+_FOREIGN = {"repeats_roles": True, "server_tools": frozenset[str]()}
+PLATFORMS: Mapping[str, Platform] = {
+    "anthropic": Platform(version_2026_10_21=True),
+    # Claude in Amazon Bedrock: user first and alternating (anthropic-sdk-typescript issue 622), no web search.
+    "bedrock": Platform(repeats_roles=False, server_tools=_SEARCHES),
+    # Converse besides: no blank text, ids of at most 64 characters, text beside documents (AWS API reference).
+    "bedrock_converse": Platform(
+        repeats_roles=False,
+        server_tools=frozenset(),
+        blank_text=False,
+        longest_id=64,
+        document_needs_text=True,
+    ),
+    "vertex": Platform(server_tools=_SEARCHES | {"web_search"}),
+    "foundry": Platform(version_2026_10_21=True),
+    "openrouter": Platform(),
+    # Anthropic-compatible endpoints of other vendors: their thinking is theirs, server tools are unknown to them.
+    "deepseek": Platform(vendor="deepseek", server_tools=frozenset(), blank_text=False),
+    "kimi": Platform(vendor="kimi", server_tools=frozenset(), blank_text=False),
+    "minimax": Platform(vendor="minimax", server_tools=frozenset(), blank_text=False),
+    "glm": Platform(vendor="glm", server_tools=frozenset(), blank_text=False),
+}
+"""Platforms by name. Sources: the platform pages of the API documentation and the AWS API reference."""
+
+
+class Model(NamedTuple):
+    """What is known of one family of models."""
+
+    pattern: str
+    """Which names belong to it, platform prefixes and date suffixes aside."""
+    thinking: frozenset[str]
+    """The types of thinking configuration it takes."""
+    prefill: bool = False
+    """Lets the last message be the beginning of its answer."""
+    system_turns: bool = False
+    """Takes system turns in mid-conversation."""
+    prefix_bound: bool = False
+    """Checks that what stands before a thinking block is what stood there when it was made."""
+
+
+_MANUAL = frozenset({"enabled", "disabled"})
+_ADAPTIVE = frozenset({"adaptive"})
+MODELS: tuple[Model, ...] = (
+    Model(r"(fable|mythos)-5-[1-9]", _ADAPTIVE, system_turns=True, prefix_bound=True),
+    Model(r"(fable|mythos)-5", _ADAPTIVE, system_turns=True),
+    Model(r"opus-5-5", _ADAPTIVE, system_turns=True, prefix_bound=True),
+    Model(r"sonnet-5-5", _ADAPTIVE | {"between_tools"}, system_turns=True, prefix_bound=True),
+    Model(r"haiku-5-5", _ADAPTIVE | {"disabled"}, system_turns=True, prefix_bound=True),
+    Model(r"opus-5", _ADAPTIVE | {"disabled"}, system_turns=True),
+    Model(r"sonnet-5", _ADAPTIVE | {"disabled"}),
+    Model(r"opus-4-8", _ADAPTIVE | {"disabled"}, system_turns=True),
+    Model(r"opus-4-7|mythos-preview", _ADAPTIVE | {"disabled"}),
+    Model(r"(opus|sonnet)-4-6", _ADAPTIVE | _MANUAL),
+    Model(r"(opus|sonnet|haiku)-4(-[0-5])?|3.*|2.*|instant.*", _MANUAL, prefill=True),
+)
+"""Families of models, the first that matches. Sources: the API documentation's pages on errors (prefill), thinking,
+preserved thinking and mid-conversation system messages, and the migration guides of Opus 5.5 and Haiku 5.5. Whether
+Sonnet 5.5 and Haiku 5.5 take system turns is not documented; they are not refused."""
+NEWEST = Model("", _ADAPTIVE, system_turns=True, prefix_bound=True)
+"""What an unknown model is taken for: the newest family."""
+FOREIGN_MODEL = Model("", _ADAPTIVE | _MANUAL, prefill=True)
+"""What a model of another vendor is taken for."""
+
+_NAME = re.compile(r"claude-(.+?)(?:[-@]20\d{6})?(?:-v\d+(?::\d+)?)?(?:@.*|:.*)?$")
+
+
+def model_facts(model: str, platform: Platform) -> Model:
+    """The row of `MODELS` that a model name belongs to."""
+    if platform.vendor != "anthropic":
+        return FOREIGN_MODEL
+    found = _NAME.search(model)
+    name = found.group(1).replace(".", "-") if found else ""
+    return next((row for row in MODELS if re.fullmatch(row.pattern, name)), NEWEST)
+
+
+@final
+@attrs.frozen(eq=False)
+class Target:
+    """Where a payload goes. A value: two are equal when they say the same.
+
+    Args:
+        model: The model's name, as the platform writes it. An unknown one is taken for the newest family.
+        thinking: The thinking configuration, as the SDK's `ThinkingConfigParam`; None writes none.
+        platform: One of `PLATFORMS`: `anthropic`, `bedrock`, `bedrock_converse`, `vertex`, `foundry`, …
+
+    Raises:
+        ValidationError: `field-type` for a model that is no text or an unknown platform.
+
+    >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
+    'anthropic'
+    """
+
+    model: str
+    thinking: ThinkingConfigParam | None = attrs.field(default=None)
+    platform: str = "anthropic"
+    _frozen_thinking: JsonObject | None = attrs.field(init=False, repr=False)
+    _model_facts: Model = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        violations: list[Violation] = []
+        if not isinstance(cast("object", self.model), str) or not self.model:
+            violations.append(Violation(FIELD_TYPE, "model", described(self.model), "Name a model."))
+        if self.platform not in PLATFORMS:
+            fix = f"Use one of {', '.join(PLATFORMS)}."
+            violations.append(Violation(FIELD_TYPE, "platform", f"the platform {quoted(self.platform)}", fix))
+        thinking: JsonObject | None = None
+        if self.thinking is not None:
+            try:
+                thinking = JsonObject(cast("Any", self.thinking))
+            except ValidationError as error:
+                violations.extend(fault.under("thinking") for fault in error.violations)
+        if violations:
+            raise ValidationError(violations)
+        object.__setattr__(self, "_frozen_thinking", thinking)
+        object.__setattr__(self, "thinking", None if thinking is None else thinking.thaw())
+        object.__setattr__(self, "_model_facts", model_facts(self.model, PLATFORMS[self.platform]))
+
+    @property
+    def facts(self) -> Platform:
+        """What is known of the platform."""
+        return PLATFORMS[self.platform]
+
+    @property
+    def model_facts(self) -> Model:
+        """What is known of the model."""
+        return self._model_facts
+
+    @property
+    def vendor(self) -> str:
+        """Whose thinking the target can read."""
+        return self.facts.vendor
+
+    @property
+    def thinking_json(self) -> JsonObject | None:
+        """The thinking configuration as it was given."""
+        return self._frozen_thinking
+
+    @property
+    def thinking_type(self) -> str | None:
+        """`enabled`, `adaptive`, `disabled`, …; None if none is written."""
+        return (
+            None if self._frozen_thinking is None else cast("str | None", self._frozen_thinking.get("type"))
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Target:
+            return NotImplemented
+        mine = (self.model, self.platform, self._frozen_thinking)
+        return mine == (other.model, other.platform, other._frozen_thinking)
+
+    def __hash__(self) -> int:
+        return hash((self.model, self.platform, self._frozen_thinking))
+
+
+# ---------------------------------------------------------------- rules
+
+MESSAGES_NONEMPTY = Rule(
+    "messages-nonempty",
+    "A request has at least one message.",
+    "Error reports",
+    "messages: at least one message is required",
+)
+MESSAGES_MAX = Rule(
+    "messages-max-100k", "A request has at most 100,000 messages.", "Parameter types of the SDK"
+)
+FIRST_USER = Rule(
+    "first-role-user",
+    "On platforms that demand it, the user speaks first.",
+    "anthropic-sdk-typescript issue 622; AWS API reference",
+    'messages: first message must use the "user" role',
+)
+SYSTEM_MODELS = Rule(
+    "sysmsg-models",
+    "System turns go to models that have them.",
+    "Mid-conversation system messages, API documentation",
+    "role 'system' is not supported on this model",
+)
+THINKING_CONFIG = Rule(
+    "thinking-config-by-model",
+    "The thinking configuration is one that the model takes.",
+    "Errors; thinking, API documentation",
+    '"thinking.type.enabled" is not supported for this model.',
+)
+THINKING_FIRST = Rule(
+    "thinking-first-when-manual",
+    "With manual thinking, the assistant turn of the open tool loop starts with thinking.",
+    "Extended thinking; thinking and tool workflows, API documentation",
+    "messages.N.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is "
+    "enabled, a final `assistant` message must start with a thinking block",
+)
+PREFIX_BOUND = Rule(
+    "thinking-prefix-bound",
+    "What stands before a thinking block is what stood there when the model made it.",
+    "Preserved thinking, API documentation",
+    "messages.N.content.M: Invalid `signature` in `thinking` block. The block is bound to a different conversation.",
+)
+UNSIGNED_FOREIGN = Rule(
+    "third-party-unsigned-thinking",
+    "Thinking goes back only to the vendor that issued it.",
+    "Reports on Anthropic-compatible endpoints",
+    "messages.N.content.M: Invalid `signature` in `thinking` block",
+)
+TOOLS_DECLARED = Rule(
+    "tools-must-be-declared",
+    "A request with calls or results declares tools.",
+    "Error reports since 2024",
+    "Requests which include `tool_use` or `tool_result` blocks must define tools.",
+)
+SERVER_TOOL_PLATFORM = Rule(
+    "server-tool-platform",
+    "Blocks of server tools go to platforms that have the tool.",
+    "Platform pages of the API documentation; coder pull request 26555",
+)
+DOCUMENT_PLACE = Rule(
+    "role-blocks-document",
+    "From API version 2026-10-21 on, no document stands directly in an assistant turn.",
+    "API versions, API documentation",
+)
+USER_CITATIONS = Rule(
+    "text-citations-user-forbidden",
+    "From API version 2026-10-21 on, text of the user's side has no citations.",
+    "API versions, API documentation",
+)
+PREFILL = Rule(
+    "prefill-unsupported",
+    "The last message is not the assistant's, except on models that continue it.",
+    "Errors, API documentation",
+    "This model does not support assistant message prefill. The conversation must end with a user message.",
+)
+PREFILL_THINKING = Rule(
+    "prefill-with-thinking",
+    "A prefill and thinking exclude each other.",
+    "Prefill, API documentation",
+)
+TRAILING_WHITESPACE = Rule(
+    "final-assistant-trailing-whitespace",
+    "A prefill does not end in whitespace.",
+    "Prefill, API documentation",
+    "messages: final assistant content cannot end with trailing whitespace",
+)
+THINKING_OFF_FINAL = Rule(
+    "thinking-off-final-turn",
+    "With thinking off, an assistant turn in the last place has no thinking.",
+    "Error reports, 2025",
+    "messages.N.content.M: When thinking is disabled, an `assistant` message in the final position cannot contain "
+    "`thinking`.",
+)
+TAIL_OPEN = Rule(
+    "tool-use-tail-open",
+    "A conversation with open calls is not sent.",
+    "Handle tool calls, API documentation",
+    "messages.N: `tool_use` ids were found without `tool_result` blocks immediately after: ID",
+)
+BEDROCK_ID = Rule(
+    "bedrock-tool-id-len",
+    "On Bedrock Converse, ids of calls have at most 64 characters.",
+    "AWS API reference",
+)
+BEDROCK_BLANK = Rule(
+    "bedrock-blank-text",
+    "On Bedrock Converse, no text is blank.",
+    "Reports; AWS API reference",
+    "The text field in the ContentBlock object at messages.N.content.M is blank. Add text to the text field, and try "
+    "again.",
+)
+BEDROCK_DOCUMENT = Rule(
+    "bedrock-document-needs-text",
+    "On Bedrock Converse, a message with a document has text.",
+    "Reports",
+    "A text block must be included when using documents.",
+)
+
+MAX_MESSAGES = 100_000
+
+
+class TraitRule(NamedTuple):
+    """A rule about a trait of turns."""
+
+    rule: Rule
+    trait: str
+    forbids: Callable[[Target, str], bool]
+    """Whether the target forbids the trait."""
+    marks: Callable[[str, Any], bool]
+    """Whether a block, in a turn of this role, has the trait."""
+    found: str
+    fix: str
+
+
+def _server_tool(block: Any) -> str:
+    return cast("str", getattr(block, "name", "")) if block.type == "server_tool_use" else ""
+
+
+TRAIT_RULES: tuple[TraitRule, ...] = (
+    TraitRule(
+        SYSTEM_MODELS,
+        "system-turn",
+        lambda target, _: not target.model_facts.system_turns,
+        lambda role, _: role == "system",
+        "a system turn",
+        "Give the instruction in a user turn, or in the system prompt.",
+    ),
+    TraitRule(
+        DOCUMENT_PLACE,
+        "assistant-document",
+        lambda target, _: target.facts.version_2026_10_21,
+        lambda role, block: role == "assistant" and block.type == "document",
+        "a document in an assistant turn",
+        "Give the document in a user turn.",
+    ),
+    TraitRule(
+        USER_CITATIONS,
+        "user-citations",
+        lambda target, _: target.facts.version_2026_10_21,
+        lambda role, block: role == "user" and _has_citations(block),
+        "citations on text of the user's side",
+        "Leave the citations out.",
+    ),
+    TraitRule(
+        SERVER_TOOL_PLATFORM,
+        "server-tool:",
+        lambda target, tool: target.facts.server_tools is not None and tool not in target.facts.server_tools,
+        lambda role, block: role == "assistant" and bool(_server_tool(block)),
+        "a call of a server tool that the platform does not have",
+        "Drop the call with its result, or send it elsewhere.",
+    ),
+)
+
+
+def _has_citations(block: Any) -> bool:
+    if block.type == "text" and getattr(block, "citations", ()):
+        return True
+    content = getattr(block, "content", None)
+    return isinstance(content, tuple) and any(
+        _has_citations(inner) for inner in cast("tuple[Any, ...]", content)
+    )
+
+
+def target_faults(
+    convo: Conversation,
+    target: Target,
+    place: Place,
+    *,
+    written: Callable[[int], int] = lambda turn: turn,
+    tools_known: bool = True,
+) -> Iterator[Violation]:
+    """What a target has against a history, wherever it ends.
+
+    Args:
+        convo: The history.
+        target: The target.
+        place: How paths are written.
+        written: Maps the index of a turn to the index that paths name.
+        tools_known: Whether the conversation's tools are all that the request will declare.
+    """
+    state = convo._state  # noqa: SLF001
+    thinking = target.thinking_type
+    if thinking is not None and thinking not in target.model_facts.thinking:
+        fix = f"Use {' or '.join(sorted(target.model_facts.thinking))}."
+        yield Violation(THINKING_CONFIG, "thinking.type", f"{quoted(thinking)} for {target.model}", fix)
+    for row in TRAIT_RULES:
+        for trait in state.traits:
+            if trait.startswith(row.trait) and row.forbids(target, trait[len(row.trait) :]):
+                yield from _marked(convo, row, target, trait, place, written)
+    if convo.turns and not target.facts.repeats_roles and convo.turns[0].role == "assistant":
+        yield Violation(FIRST_USER, place.turn(0), "an assistant turn first", "Let the user speak first.")
+    if tools_known and "client-tools" in state.traits and not convo.preamble.tools:
+        yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
+    if target.model_facts.prefix_bound:
+        stale = convo._log.chain(len(convo.turns)).stale  # noqa: SLF001
+        if stale is not None:
+            at = next(i for i, block in enumerate(convo.turns[stale].blocks) if type(block) in THOUGHTS)
+            fix = "Restore what stood before it, or drop this and all later thinking."
+            yield Violation(
+                PREFIX_BOUND, place.at(written(stale), at), "thinking bound to another prefix", fix
+            )
+    if thinking == "enabled" and state.loop is not None:
+        yield from _loop_start(convo, target, state.loop, place, written)
+    if target.facts.longest_id is not None or not target.facts.blank_text or target.facts.document_needs_text:
+        yield from _converse(convo, target, place, written)
+
+
+def _marked(
+    convo: Conversation,
+    row: TraitRule,
+    target: Target,
+    trait: str,
+    place: Place,
+    written: Callable[[int], int],
+) -> Iterator[Violation]:
+    tool = trait[len(row.trait) :]
+    for index, turn in enumerate(convo.turns):
+        if trait not in turn.traits:
+            continue
+        for at, block in enumerate(turn.blocks):
+            if row.marks(turn.role, block) and (not tool or _server_tool(block) == tool):
+                path = place.turn(written(index)) if turn.role == "system" else place.at(written(index), at)
+                yield Violation(row.rule, path, row.found, row.fix)
+                break
+    _ = target
+
+
+def _loop_start(
+    convo: Conversation, target: Target, loop: int, place: Place, written: Callable[[int], int]
+) -> Iterator[Violation]:
+    """Whether the open tool loop starts with thinking; a loop that calls no tool is not open."""
+    if isinstance(convo, AwaitingTools) or convo._state.phase in (Phase.ASKED, Phase.OWED, Phase.INSTRUCTED):  # noqa: SLF001
+        turn = convo.turns[loop]
+        for at, block in enumerate(turn.blocks):
+            if block.type in ("thinking", "redacted_thinking"):
+                return
+            if block.type != "unsigned_thinking":
+                fix = "Send the thinking that came with the turn, or use a model or mode without manual thinking."
+                yield Violation(THINKING_FIRST, place.at(written(loop), at), f"{block.type} first", fix)
+                return
+    _ = target
+
+
+def _converse(
+    convo: Conversation, target: Target, place: Place, written: Callable[[int], int]
+) -> Iterator[Violation]:
+    longest = target.facts.longest_id
+    for index, turn in enumerate(convo.turns):
+        kinds = {block.type for block in turn.blocks}
+        for at, block in enumerate(turn.blocks):
+            id = getattr(block, "id", None) or getattr(block, "tool_use_id", None)
+            if longest is not None and isinstance(id, str) and len(id) > longest:
+                found = f"an id of {len(id)} characters"
+                yield Violation(BEDROCK_ID, place.at(written(index), at), found, f"Use at most {longest}.")
+            if longest is not None and block.type == "text" and not block.text.strip():
+                yield Violation(BEDROCK_BLANK, place.at(written(index), at), "blank text", "Drop the block.")
+        if (
+            target.facts.document_needs_text
+            and "document" in kinds
+            and "text" not in kinds
+            and turn.role == "user"
+        ):
+            found = "a document without text"
+            yield Violation(BEDROCK_DOCUMENT, place.turn(written(index)), found, "Say something beside it.")
+
+
+def tail_faults(convo: Conversation, target: Target | None, place: Place) -> Iterator[Violation]:
+    """What a history lacks to be sent as it ends: no open calls, and no prefill where the model has none."""
+    if not convo.turns:
+        yield Violation(MESSAGES_NONEMPTY, place.turns, "no message", "Say something.")
+        return
+    last = len(convo.turns) - 1
+    turn = convo.turns[-1]
+    for call in convo._state.open:  # noqa: SLF001
+        found = f"the call {quoted(call.block.id)} is open"
+        yield Violation(TAIL_OPEN, place.at(call.turn, call.at), found, "Answer it before sending.")
+    if type(turn) is not AssistantTurn or convo._state.phase is not Phase.DONE or target is None:  # noqa: SLF001
+        return
+    if target.thinking_type in (None, "disabled"):
+        for at, block in enumerate(turn.blocks):
+            if type(block) in THOUGHTS:
+                fix = "Turn thinking on, or let the user speak."
+                yield Violation(
+                    THINKING_OFF_FINAL, place.at(last, at), f"{block.type} with thinking off", fix
+                )
+                return
+    if not target.model_facts.prefill:
+        yield Violation(PREFILL, place.turn(last), "an assistant turn at the end", "Let the user speak.")
+    elif target.thinking_type not in (None, "disabled"):
+        yield Violation(
+            PREFILL_THINKING, place.turn(last), "a prefill with thinking on", "Turn thinking off."
+        )
+    elif turn.blocks and turn.blocks[-1].type == "text" and turn.text[-1:].isspace():
+        at = len(turn.blocks) - 1
+        yield Violation(TRAILING_WHITESPACE, place.at(last, at), "whitespace at the end", "Strip it.")

@@ -1,0 +1,251 @@
+"""Requests: what of a conversation goes on the wire, as bytes that are written once and as fresh plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import msgspec
+
+from ..conversation import AwaitingModel, Conversation
+from ..declared import SENT, writer
+from ..errors import BUILT, ValidationError, Violation
+from ..fields import FIELD_TYPE, described
+from ..jsonvalue import JsonObject
+from ..turns import THOUGHTS, AssistantTurn, Turn
+from .targets import MAX_MESSAGES, MESSAGES_MAX, Target, target_faults
+
+if TYPE_CHECKING:
+    from anthropic.types import MessageParam, TextBlockParam, ThinkingConfigParam, ToolUnionParam
+    from cattrs import Converter
+
+
+class _Required(TypedDict):
+    model: str
+    messages: list[MessageParam]
+
+
+class Request(_Required, total=False):
+    """The parameters of `client.messages.create` that a conversation and its target decide."""
+
+    system: str | list[TextBlockParam]
+    tools: list[ToolUnionParam]
+    thinking: ThinkingConfigParam
+    container: str
+
+
+_UNSIGNED = {"unsigned_thinking": "thinking"}
+
+
+@cache
+def wire() -> Converter:
+    """The converter of requests: input fields only, unsigned thinking under the name that its issuer knows."""
+    return writer(SENT, _UNSIGNED)
+
+
+def _sent_blocks(turn: Turn, vendor: str) -> list[int]:
+    """The places of the blocks that go to a vendor: all but thinking that it did not issue and cannot read."""
+    issuer = turn.origin.vendor if type(turn) is AssistantTurn and turn.origin is not None else "anthropic"
+    foreign = issuer != vendor
+    places = [
+        at
+        for at, block in enumerate(turn.blocks)
+        if not (
+            type(block) in THOUGHTS
+            and (foreign or (block.type == "unsigned_thinking" and vendor == "anthropic"))
+        )
+    ]
+    rest = [turn.blocks[at] for at in places]
+    if len(places) < len(turn.blocks) and all(
+        block.type == "text" and not block.text.strip() for block in rest
+    ):
+        return []  # what is left says nothing, and the API would refuse it
+    return places
+
+
+def _content(turn: Turn, vendor: str) -> bytes:
+    """A turn's blocks as they stand between the brackets of a message's content; written once and kept."""
+    kept = turn.kept.get(vendor)
+    if kept is None:
+        convert = wire().unstructure
+        blocks = [convert(turn.blocks[at]) for at in _sent_blocks(turn, vendor)]
+        kept = turn.kept[vendor] = msgspec.json.encode(blocks)[1:-1]
+    return kept
+
+
+def _messages(convo: Conversation, target: Target | None) -> Iterator[list[int]]:
+    """The turns of each message: turns that answer the same calls are one message, and nothing else is joined, except
+    for targets that refuse repeated roles. A turn that has nothing to send is left out."""
+    vendor = target.vendor if target is not None else "anthropic"
+    joins_roles = target is not None and not target.facts.repeats_roles
+    log, states = convo._log, convo._log.states  # noqa: SLF001
+    group: list[int] = []
+    for index in range(len(convo.turns)):
+        turn = log.turns[index]
+        if not _content(turn, vendor) and _left_out(turn, target):
+            continue
+        if group and (
+            states[index + 1].joined or (joins_roles and turn.role == log.turns[group[-1]].role != "system")
+        ):
+            group.append(index)
+        else:
+            if group:
+                yield group
+            group = [index]
+    if group:
+        yield group
+
+
+def _left_out(turn: Turn, target: Target | None) -> bool:
+    """Whether a turn without content to send is left out; an empty turn of the model is legal first-party."""
+    return bool(turn.blocks) or (target is not None and not target.facts.blank_text) or _drops_empty(target)
+
+
+def _drops_empty(target: Target | None) -> bool:
+    return target is not None and not target.facts.repeats_roles
+
+
+def _messages_bytes(convo: Conversation, target: Target | None) -> bytes:
+    vendor = target.vendor if target is not None else "anthropic"
+    turns = convo._log.turns  # noqa: SLF001
+    out: list[bytes] = []
+    for group in _messages(convo, target):
+        first = turns[group[0]]
+        content = _content(first, vendor)
+        if len(group) > 1:
+            content = b",".join(filter(None, (_content(turns[index], vendor) for index in group)))
+        out.append(b'{"role":"%b","content":[%b]}' % (first.role.encode(), content))
+    if len(out) > MAX_MESSAGES:
+        found = f"{len(out)} messages"
+        raise ValidationError([Violation(MESSAGES_MAX, "messages", found, f"Send at most {MAX_MESSAGES}.")])
+    return b"[" + b",".join(out) + b"]"
+
+
+def message_map(convo: Conversation, target: Target | None = None) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Where each written content block comes from, since joins and left-out blocks shift positions.
+
+    Args:
+        convo: The conversation.
+        target: As for `to_messages`.
+
+    Returns:
+        `message_map(c, t)[n][m]` is the index of the turn and of the block that the API calls `messages.n.content.m`.
+
+    >>> from convmodel import start
+    >>> message_map(start("Hello."))
+    (((0, 0),),)
+    """
+    vendor = target.vendor if target is not None else "anthropic"
+    return tuple(
+        tuple((index, at) for index in group for at in _sent_blocks(convo.turns[index], vendor))
+        for group in _messages(convo, target)
+    )
+
+
+def to_messages(convo: Conversation, target: Target | None = None) -> list[MessageParam]:
+    """The messages of a conversation in any state, as fresh plain dicts that hold input fields only.
+
+    No rule of the target is checked; `to_request` does that.
+
+    Args:
+        convo: The conversation.
+        target: Decides whose thinking is sent and which turns are joined; None is the Anthropic API.
+
+    Raises:
+        ValidationError: `messages-max-100k`.
+
+    >>> from convmodel import start
+    >>> to_messages(start("Hello."))
+    [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hello.'}]}]
+    """
+    return cast("list[MessageParam]", msgspec.json.decode(_messages_bytes(convo, target)))
+
+
+def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
+    """All of a request, each part as bytes."""
+    if not isinstance(cast("object", convo), AwaitingModel):
+        found, fix = (
+            f"{described(convo)} where an AwaitingModel is due",
+            "Only a conversation that awaits the model is sent.",
+        )
+        raise ValidationError([Violation(FIELD_TYPE, "conversation", found, fix)])
+    if not isinstance(cast("object", target), Target):
+        raise ValidationError(
+            [Violation(FIELD_TYPE, "target", f"{described(target)} where a Target is due", "Pass one.")]
+        )
+    if faults := list(target_faults(convo, target, BUILT)):
+        raise ValidationError(faults)
+    encode = msgspec.json.encode
+    parts = {
+        "model": msgspec.Raw(encode(target.model)),
+        "messages": msgspec.Raw(_messages_bytes(convo, target)),
+    }
+    preamble = convo.preamble
+    if preamble.system:
+        plain = len(preamble.system) == 1 and not preamble.system[0].citations
+        system: object = (
+            preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
+        )
+        parts["system"] = msgspec.Raw(encode(system))
+    if preamble.tools:
+        parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
+    if target.thinking_json is not None:
+        parts["thinking"] = target.thinking_json.raw
+    if convo.container is not None:
+        parts["container"] = msgspec.Raw(encode(convo.container))
+    return parts
+
+
+def to_request(convo: AwaitingModel, target: Target) -> Request:
+    """The parameters of `client.messages.create` that the conversation and the target decide.
+
+    Args:
+        convo: A conversation that awaits the model.
+        target: Where it goes.
+
+    Returns:
+        Fresh plain dicts: `model`, `messages`, and where they are set `system`, `tools`, `thinking`, `container`.
+
+    Raises:
+        ValidationError: Every rule of the target that the history breaks.
+
+    >>> from convmodel import start
+    >>> sorted(to_request(start("Hello.", system="Be brief."), Target(model="claude-opus-4-8")))
+    ['messages', 'model', 'system']
+    """
+    return cast("Request", {key: msgspec.json.decode(part) for key, part in _fields(convo, target).items()})
+
+
+def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
+    """The whole request body as bytes; what earlier requests wrote of the turns is written no second time.
+
+    Send it with `client.post("/v1/messages", cast_to=Message, content=body)`.
+
+    Args:
+        convo: A conversation that awaits the model.
+        target: Where it goes.
+        params: The other parameters of the request, such as `max_tokens`.
+
+    Raises:
+        ValidationError: Every rule of the target that the history breaks; `json-value` for a parameter that is not
+            JSON; `field-type` for one that the conversation decides.
+
+    >>> from convmodel import start
+    >>> to_body(start("Hello."), Target(model="claude-opus-4-8"), max_tokens=100)[:44]
+    b'{"model":"claude-opus-4-8","max_tokens":100,'
+    """
+    parts = _fields(convo, target)
+    decided = sorted(
+        params.keys() & Request.__annotations__.keys() | params.keys() & _Required.__annotations__.keys()
+    )
+    if decided:
+        fix = "The conversation and the target decide it."
+        raise ValidationError(
+            [Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided]
+        )
+    extra = JsonObject(params)
+    more = {key: msgspec.Raw(msgspec.json.encode(extra[key])) for key in extra}
+    messages = parts.pop("messages")
+    head = msgspec.json.encode({"model": parts.pop("model"), **more, **parts})
+    return b'%b,"messages":%b}' % (head[:-1], bytes(messages))

@@ -1,0 +1,251 @@
+"""A local stand-in for the Messages API that judges each request and answers from a script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from .judge import judge
+
+if TYPE_CHECKING:
+    from socketserver import BaseServer
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["ApiError", "MessagesServer", "Reply"]
+
+Json = dict[str, Any]
+
+_MEGABYTE = 2**20
+# Size of a body per platform ("Errors" page); other platforms take what the Anthropic platform takes.
+_MAX_BODY = {"bedrock": 20 * _MEGABYTE, "bedrock_converse": 20 * _MEGABYTE, "vertex": 30 * _MEGABYTE}
+_SECONDS_TO_END = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """An error to answer with, in the API's error format.
+
+    `status` is the HTTP status, `type` the API's name of the error, `message` its text. The SDK retries 408,
+    409, 429 and 5xx by itself, and each retry takes the next reply of the script.
+
+    >>> ApiError(529, "overloaded_error", "Overloaded").status
+    529
+    """
+
+    status: int
+    type: str
+    message: str
+
+
+class _ScriptError(ApiError):
+    """A fault of the script, which a retry would meet again, so that the SDK is told not to."""
+
+    __slots__ = ()
+
+
+Answer = Sequence[Mapping[str, object]] | Mapping[str, object] | ApiError
+Reply = Answer | Callable[[Json], Answer]
+"""What a script may hold: content blocks, a whole response, an error, or a function of the body."""
+
+
+class MessagesServer:
+    """The Messages API on a free port of this machine: strict in what it takes, scripted in what it answers.
+
+    `script` gives the replies in order; each accepted request takes one. A reply is
+
+    - a list of content blocks; the stop reason is `tool_use` if one is a client's tool call, else `end_turn`;
+    - a response as a mapping; keys of the envelope that it leaves out are filled in;
+    - an `ApiError`;
+    - a function of the request's body that returns one of these.
+
+    Replies are sent as they are, without a check. `platform` says whose rules hold, as in `judge`. A request
+    that `judge` finds fault with is answered with status 400 and takes no reply; so is one that asks for
+    streaming, which is not there yet. When the script has no reply left, or a function in it fails, the
+    answer is status 500.
+
+    Use it as a context manager; inside, it serves any number of clients and threads.
+
+    >>> import anthropic
+    >>> with MessagesServer([[{"type": "text", "text": "Hello."}]]) as server:
+    ...     with anthropic.Anthropic(base_url=server.url, api_key="any") as client:
+    ...         said = [{"role": "user", "content": "Hi"}]
+    ...         message = client.messages.create(model="claude-opus-5", max_tokens=64, messages=said)
+    >>> message.content[0].text
+    'Hello.'
+    >>> server.requests[0]["messages"]
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+
+    def __init__(self, script: Iterable[Reply] = (), *, platform: str = "anthropic") -> None:
+        self._script = iter(script)
+        self._platform = platform
+        self._lock = threading.Lock()
+        self._bodies: list[bytes] = []
+        self._requests: list[bytes] = []
+        self._answered = 0
+        self._live: dict[threading.Thread, socket.socket] = {}
+        self._http: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL to give to a client; RuntimeError outside the `with` statement."""
+        if self._http is None:
+            message = (
+                "the server runs inside a with statement only: with MessagesServer(script) as server: ..."
+            )
+            raise RuntimeError(message)
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    @property
+    def requests(self) -> tuple[Json, ...]:
+        """The bodies that came to `/v1/messages` as JSON, refused ones too, in order; fresh copies."""
+        with self._lock:
+            seen = list(self._requests)
+        return tuple(json.loads(raw) for raw in seen)
+
+    @property
+    def bodies(self) -> tuple[bytes, ...]:
+        """The bytes of every body that arrived at `/v1/messages`, whether or not they are JSON, in order."""
+        with self._lock:
+            return tuple(self._bodies)
+
+    def __enter__(self) -> Self:
+        self._http = _Http(("127.0.0.1", 0), partial(_Handler, self._live, self._answer))
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            http.shutdown()
+            http.server_close()
+        # A kept-alive connection leaves its thread waiting for a request that will not come.
+        for thread, connection in list(self._live.items()):
+            with contextlib.suppress(OSError):  # the client may have been faster
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(_SECONDS_TO_END)
+
+    def _answer(self, raw: bytes) -> Json | ApiError:
+        """The response to the body of one request that came to the right address with a key."""
+        with self._lock:
+            self._bodies.append(raw)
+        if len(raw) > _MAX_BODY.get(self._platform, 32 * _MEGABYTE):
+            return ApiError(413, "request_too_large", "Request exceeds the maximum size")
+        try:
+            body: Any = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            return ApiError(400, "invalid_request_error", f"The request body is not valid JSON: {error}")
+        with self._lock:
+            self._requests.append(raw)
+        if faults := judge(body, platform=self._platform):
+            return ApiError(400, "invalid_request_error", faults[0].message)
+        if body.get("stream"):
+            return ApiError(400, "invalid_request_error", "stream: this local double does not stream yet")
+        try:
+            return self._reply(body)
+        except Exception as error:  # noqa: BLE001  # whatever a script does wrong is told to its client
+            return _ScriptError(500, "api_error", f"the script failed: {type(error).__name__}: {error}")
+
+    def _reply(self, body: Json) -> Json | ApiError:
+        with self._lock:
+            reply = next(self._script, None)
+            self._answered += 1
+            number = self._answered
+        if reply is None:
+            return _ScriptError(500, "api_error", "the script has no reply left")
+        answer = reply(body) if callable(reply) else reply
+        if isinstance(answer, ApiError):
+            return answer
+        given = dict(answer) if isinstance(answer, Mapping) else {"content": list(answer)}
+        content: Any = given.get("content", [])
+        calls = any(block.get("type") == "tool_use" for block in content)
+        response = {
+            "id": f"msg_{number:024}",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": content,
+            "stop_reason": "tool_use" if calls else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 1, "output_tokens": 1},
+            **given,
+        }
+        json.dumps(response)  # a reply that is no JSON fails here, where it can be told
+        return response
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a client that hangs up is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, in a thread of its own."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def __init__(
+        self,
+        live: dict[threading.Thread, socket.socket],
+        answer: Callable[[bytes], Json | ApiError],
+        request: socket.socket,
+        client_address: tuple[str, int],
+        server: BaseServer,
+    ) -> None:
+        self._live = live
+        self._answer = answer
+        super().__init__(request, client_address, server)
+
+    def setup(self) -> None:
+        super().setup()
+        self._live[threading.current_thread()] = self.connection
+
+    def finish(self) -> None:
+        self._live.pop(threading.current_thread())
+        super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing: the tests that use the server own the terminal."""
+
+    def do_POST(self) -> None:
+        length = self.headers.get("content-length", "0")
+        raw = self.rfile.read(int(length)) if length.isdecimal() else b""
+        if self.command != "POST" or urlsplit(self.path).path != "/v1/messages":
+            self._send(ApiError(404, "not_found_error", "Not found"))
+        elif not (self.headers.get("x-api-key") or self.headers.get("authorization")):
+            self._send(ApiError(401, "authentication_error", "x-api-key header is required"))
+        else:
+            self._send(self._answer(raw))
+
+    do_GET = do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815
+
+    def _send(self, answer: Json | ApiError) -> None:
+        headers = {"content-type": "application/json", "request-id": f"req_{uuid4().hex}"}
+        status = 200
+        if isinstance(answer, _ScriptError):
+            headers["x-should-retry"] = "false"
+        if isinstance(answer, ApiError):
+            status = answer.status
+            error = {"type": answer.type, "message": answer.message}
+            answer = {"type": "error", "error": error, "request_id": headers["request-id"]}
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
