@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, cast, final
 
 import attrs
+from attrs import field
 
 from .errors import Rule, ValidationError, Violation
 from .fields import (
@@ -35,7 +36,6 @@ from .fields import (
 from .jsonvalue import JsonObject, freeze
 from .shapes import Shaped
 
-field = attrs.field
 Role: TypeAlias = Literal["user", "assistant", "system"]
 USER: frozenset[Role] = frozenset({"user"})
 ASSISTANT: frozenset[Role] = frozenset({"assistant"})
@@ -260,8 +260,12 @@ def _texts(value: Iterable["str | Any"]) -> tuple[Any, ...]:
     return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
 
 
-def _content(value: "str | Iterable[str | Any] | None") -> Any:
+def _result_content(value: "str | Iterable[str | ResultContent] | None") -> "str | tuple[ResultContent, ...] | None":
     return value if value is None or isinstance(value, str) else _texts(value)
+
+
+def _source_content(value: "str | Iterable[str | Text | Image]") -> "str | tuple[Text | Image, ...]":
+    return value if isinstance(value, str) else _texts(value)
 
 
 CLIENT_ID = flow(
@@ -631,7 +635,7 @@ class ContentBlockSource(Value):
 
     type: ClassVar[Literal["content"]] = "content"
     content: str | tuple[Text | Image, ...] = field(
-        metadata=flow(Flow.CALLER, wrong=DOCUMENT_CONTENT), converter=_content, repr=size
+        metadata=flow(Flow.CALLER, wrong=DOCUMENT_CONTENT), converter=_source_content, repr=size
     )
 
 
@@ -944,7 +948,7 @@ class ToolResult(Value):
     admits_marker = True
     tool_use_id: str = field(metadata=CLIENT_ID)
     content: str | tuple[ResultContent, ...] | None = field(
-        default=None, converter=_content, metadata=flow(Flow.CALLER, wrong=RESULT_CONTENT)
+        default=None, converter=_result_content, metadata=flow(Flow.CALLER, wrong=RESULT_CONTENT)
     )
     is_error: bool | None = field(default=None, metadata=CALLER, kw_only=True)
     toolset_name: str | None = field(default=None, metadata=TOOLSET, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, final, overload
 
 import attrs
 
-from .blocks import OpaqueBlock, ServerToolUse, Text, ToolResult, ToolUse, UserBlock
+from .blocks import AssistantBlock, OpaqueBlock, ServerToolUse, Text, ToolResult, ToolUse, UserBlock
 from .declared import stored_bytes
 from .errors import BUILT, ConvmodelError, InvalidReply, Place, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, described
@@ -24,7 +24,6 @@ from .turns import (
     THOUGHTS,
     ID_UNIQUE,
     AnyBlock,
-    AssistantBlock,
     AssistantTurn,
     Origin,
     Reply,

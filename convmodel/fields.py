@@ -210,10 +210,11 @@ def mapping(value: object) -> Mapping[str, Any] | None:
             return dict(cast("Mapping[str, Any]", value))
         except Exception:  # a mapping of a foreign class may raise anything at all
             return None
-    sent = getattr(type(value), "model_fields_set", None)
-    if sent is None:
+    if not hasattr(type(value), "model_fields_set"):
         return None
-    return {name: getattr(value, name) for name in cast("Any", value).model_fields_set}
+    sdk = cast("Any", value)
+    sent = sdk.model_fields_set
+    return {name: item for name, item in vars(sdk).items() if name in sent} | (sdk.model_extra or {})
 
 
 def thawed(value: object) -> Any:
@@ -312,7 +313,7 @@ class Nested(Kind):
 
     def __init__(self, classes: tuple[type, ...]) -> None:
         self.classes = classes
-        self.by_type = {cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")}  # type: ignore[attr-defined]
+        self.by_type = {cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")}
         self.expected = " or ".join(cls.__name__ for cls in classes)
 
     def admits(self, value: Any) -> bool:
@@ -435,7 +436,7 @@ class Declared(NamedTuple):
 
 
 @cache
-def fields_of(cls: type) -> tuple[Declared, ...]:
+def fields_of(cls: Any) -> tuple[Declared, ...]:
     """The declared fields of a class, in their order."""
     return tuple(map(_declared, attrs.fields(cls)))
 
@@ -466,7 +467,7 @@ class Value:
 
     def __attrs_post_init__(self) -> None:
         violations: list[Violation] = []
-        for field in fields_of(type(self)):
+        for field in fields_of(cast("Any", type(self))):
             value = getattr(self, field.name)
             if (value is None and field.nullable) or (field.admits(value) and not field.checks):
                 continue
@@ -489,7 +490,7 @@ def read_value(cls: type, raw: Any, reading: Reading, path: str) -> Any:
         return BROKEN
     values: dict[str, Any] = {}
     broken = False
-    used = "type" in data
+    used = int("type" in data)
     for field in fields_of(cls):
         name = field.name
         if name not in data or field.flow not in reading.flows:

@@ -50,7 +50,7 @@ def _is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
     """Whether a value is JSON made of exact built-in types, so that the encoder writes it without loss."""
     kind = type(value)
     if kind is str:
-        return value.isascii() or not _SURROGATE.search(value)
+        return bool(value.isascii()) or not _SURROGATE.search(value)
     if kind is dict:
         if not depth:
             return False

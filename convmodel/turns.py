@@ -1,7 +1,7 @@
 """Turns: which blocks one may hold and in which order; where an assistant turn came from; what a response held."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
 
 import attrs
@@ -72,12 +72,6 @@ ID_UNIQUE = Rule(
     "messages.N.content.M: `tool_use` ids must be unique",
 )
 
-_UserConverter: TypeAlias = "Callable[[str | Iterable[str | UserBlock]], tuple[UserBlock, ...]]"
-_AssistantConverter: TypeAlias = (
-    "Callable[[str | Iterable[str | AssistantBlock]], tuple[AssistantBlock, ...]]"
-)
-_SystemConverter: TypeAlias = "Callable[[str | Iterable[str | Text]], tuple[Text, ...]]"
-
 AnyBlock: TypeAlias = Any  # a block, or the stand-in of one that could not be read
 
 
@@ -137,7 +131,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
             continue
         if cls is not Text:
             blank = False
-        elif type(block) is Text:
+        elif isinstance(block, Text):
             if not block.text:
                 yield Violation(TEXT_NONEMPTY, place.block(i, "text"), "empty text", "Drop the block.")
                 blank = False
@@ -163,7 +157,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
                 seen.add(block.tool_use_id)
         else:
             other = True
-    if blank and all(type(block) is Text for block in blocks):
+    if blank and all(isinstance(block, Text) for block in blocks):
         yield Violation(
             NOT_ALL_WHITESPACE, place.block(0), "only whitespace", "Drop the turn, or say something."
         )
@@ -187,17 +181,17 @@ def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
             traits.add("assistant-document")
         elif kind == "unsigned_thinking":
             traits.add("unsigned-thinking")
-        if role == "user" and (getattr(block, "citations", ()) or _cites(block)):
+        if role == "user" and (cites(block)):
             traits.add("user-citations")
     return frozenset(traits)
 
 
-def _cites(block: AnyBlock) -> bool:
+def cites(block: AnyBlock) -> bool:
+    """Whether a block, or one inside it, is text that cites."""
+    if isinstance(block, Text):
+        return bool(block.citations)
     content = getattr(block, "content", None)
-    return isinstance(content, tuple) and any(
-        (type(inner) is Text and bool(inner.citations)) or _cites(inner)
-        for inner in cast("tuple[Any, ...]", content)
-    )
+    return isinstance(content, tuple) and any(map(cites, content))
 
 
 # ---------------------------------------------------------------- turns
@@ -209,7 +203,23 @@ def _as_blocks(blocks: Any) -> tuple[Any, ...]:
     if isinstance(blocks, (bytes, dict)) or not isinstance(blocks, Iterable):
         found = f"{described(blocks)} where blocks are due"
         raise ValidationError([Violation(CONTENT_TYPE, "blocks", found, "Pass blocks, or a string.")])
-    return tuple(Text(block) if isinstance(block, str) else block for block in cast("Iterable[Any]", blocks))
+    return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
+
+
+def _user_blocks(blocks: str | Iterable[str | UserBlock]) -> tuple[UserBlock, ...]:
+    return _as_blocks(blocks)
+
+
+def _assistant_blocks(blocks: str | Iterable[str | AssistantBlock]) -> tuple[AssistantBlock, ...]:
+    return _as_blocks(blocks)
+
+
+def _system_blocks(blocks: str | Iterable[str | Text]) -> tuple[Text, ...]:
+    return _as_blocks(blocks)
+
+
+def _violations(dropped: Iterable[Violation]) -> tuple[Violation, ...]:
+    return tuple(dropped)
 
 
 class _Turn:
@@ -234,7 +244,7 @@ class _Turn:
     @property
     def text(self) -> str:
         """The text of all text blocks, joined; empty if there are none."""
-        return "".join(block.text for block in self.blocks if type(block) is Text)
+        return "".join(block.text for block in self.blocks if isinstance(block, Text))
 
     @property
     def traits(self) -> frozenset[str]:
@@ -289,7 +299,7 @@ class UserTurn(_Turn):
     """
 
     role: ClassVar[Literal["user"]] = "user"
-    blocks: tuple[UserBlock, ...] = attrs.field(converter=cast("_UserConverter", _as_blocks))
+    blocks: tuple[UserBlock, ...] = attrs.field(converter=_user_blocks)
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
@@ -315,7 +325,7 @@ class AssistantTurn(_Turn):
     """
 
     role: ClassVar[Literal["assistant"]] = "assistant"
-    blocks: tuple[AssistantBlock, ...] = attrs.field(converter=cast("_AssistantConverter", _as_blocks))
+    blocks: tuple[AssistantBlock, ...] = attrs.field(converter=_assistant_blocks)
     origin: Origin | None = attrs.field(default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -351,7 +361,7 @@ class SystemTurn(_Turn):
     """
 
     role: ClassVar[Literal["system"]] = "system"
-    blocks: tuple[Text, ...] = attrs.field(converter=cast("_SystemConverter", _as_blocks))
+    blocks: tuple[Text, ...] = attrs.field(converter=_system_blocks)
 
 
 Turn: TypeAlias = UserTurn | AssistantTurn | SystemTurn
@@ -379,10 +389,10 @@ class Reply:
     True
     """
 
-    blocks: tuple[AssistantBlock, ...] = attrs.field(converter=cast("_AssistantConverter", _as_blocks))
+    blocks: tuple[AssistantBlock, ...] = attrs.field(converter=_assistant_blocks)
     origin: Origin = attrs.field(factory=Origin)
     complete: bool = attrs.field(default=True, kw_only=True)
-    dropped: tuple[Violation, ...] = attrs.field(default=(), converter=tuple, kw_only=True)
+    dropped: tuple[Violation, ...] = attrs.field(default=(), converter=_violations, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         wrong = [
@@ -398,7 +408,7 @@ class Reply:
     @property
     def text(self) -> str:
         """The text of all text blocks, joined."""
-        return "".join(block.text for block in self.blocks if type(block) is Text)
+        return "".join(block.text for block in self.blocks if isinstance(block, Text))
 
     @property
     def calls(self) -> tuple[ToolUse, ...]:

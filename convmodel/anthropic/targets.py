@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import attrs
 
+from ..blocks import Text
 from ..conversation import AwaitingTools, Conversation, Phase
 from ..errors import Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
-from ..turns import THOUGHTS, AssistantTurn
+from ..turns import THOUGHTS, AssistantTurn, cites
 
 if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
@@ -357,7 +358,7 @@ TRAIT_RULES: tuple[TraitRule, ...] = (
         USER_CITATIONS,
         "user-citations",
         lambda target, _: target.facts.version_2026_10_21,
-        lambda role, block: role == "user" and _has_citations(block),
+        lambda role, block: role == "user" and cites(block),
         "citations on text of the user's side",
         "Leave the citations out.",
     ),
@@ -370,15 +371,6 @@ TRAIT_RULES: tuple[TraitRule, ...] = (
         "Drop the call with its result, or send it elsewhere.",
     ),
 )
-
-
-def _has_citations(block: Any) -> bool:
-    if block.type == "text" and getattr(block, "citations", ()):
-        return True
-    content = getattr(block, "content", None)
-    return isinstance(content, tuple) and any(
-        _has_citations(inner) for inner in cast("tuple[Any, ...]", content)
-    )
 
 
 def target_faults(
@@ -472,7 +464,7 @@ def _converse(
             if longest is not None and isinstance(id, str) and len(id) > longest:
                 found = f"an id of {len(id)} characters"
                 yield Violation(BEDROCK_ID, place.at(written(index), at), found, f"Use at most {longest}.")
-            if longest is not None and block.type == "text" and not block.text.strip():
+            if longest is not None and isinstance(block, Text) and not block.text.strip():
                 yield Violation(BEDROCK_BLANK, place.at(written(index), at), "blank text", "Drop the block.")
         if (
             target.facts.document_needs_text

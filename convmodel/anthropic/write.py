@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
+from ..blocks import Text
 from ..conversation import AwaitingModel, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
@@ -58,7 +59,7 @@ def _sent_blocks(turn: Turn, vendor: str) -> list[int]:
     ]
     rest = [turn.blocks[at] for at in places]
     if len(places) < len(turn.blocks) and all(
-        block.type == "text" and not block.text.strip() for block in rest
+        isinstance(block, Text) and not block.text.strip() for block in rest
     ):
         return []  # what is left says nothing, and the API would refuse it
     return places
