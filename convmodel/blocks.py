@@ -8,6 +8,7 @@ import base64
 import binascii
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, final
 
 import attrs
@@ -198,7 +199,7 @@ IMAGE_MATCHES = Rule(
 )
 IMAGE_DECODABLE = Rule(
     "image-decodable",
-    "A base64 image begins like an image.",
+    "An image that is made from bytes begins like a JPEG, PNG, GIF or WebP.",
     "Claude Code error reference",
     "Could not process image",
 )
@@ -223,11 +224,6 @@ TOOL_REFERENCE = Rule(
     "A tool reference names a tool in 1 to 256 characters out of a-z, A-Z, 0-9, `_` and `-`.",
     "Tool search, API documentation",
 )
-SERVER_RESULT_TYPE = Rule(
-    "server-result-type",
-    "The type of a server tool's result follows from the tool.",
-    "Create a message, API reference",
-)
 
 # ---------------------------------------------------------------- helpers
 
@@ -247,6 +243,8 @@ def size(value: object) -> str:
 
 def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     """An iterable as a tuple. What is not one stays as it is, for the constructor's check to name."""
+    if type(value) is tuple:
+        return value
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(cast("object", value), Iterable):
         return cast("tuple[Any, ...]", value)
     return tuple(value)
@@ -279,8 +277,8 @@ TOOLSET = flow(Flow.SHARED, matches(TOOLSET_NAME, r"[a-zA-Z0-9_-]{1,64}", "Echo 
 
 # ---------------------------------------------------------------- citations
 
-POSITION = flow(Flow.SHARED, at_least(0), missing=CITATION_FIELDS)
-PAGE = flow(Flow.SHARED, at_least(1), missing=CITATION_FIELDS)
+POSITION = flow(Flow.SHARED, at_least(CITATION_FIELDS, 0), missing=CITATION_FIELDS)
+PAGE = flow(Flow.SHARED, at_least(CITATION_FIELDS, 1), missing=CITATION_FIELDS)
 TITLE = flow(Flow.SHARED, missing=CITATION_FIELDS)
 
 
@@ -454,13 +452,22 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"\xff\xd8\xff", 0, "image/jpeg"),
     (b"GIF8", 0, "image/gif"),
     (b"WEBP", 8, "image/webp"),
+    # What an address that should serve an image serves instead, when it does not.
+    (b"<!doctype html", 0, "text/html"),
+    (b"<html", 0, "text/html"),
+    (b"<?xml", 0, "text/xml"),
+    (b"<svg", 0, "image/svg+xml"),
+    (b"%pdf", 0, "application/pdf"),
 )
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def media_type_of(data: bytes) -> str | None:
-    """The media type that the first bytes of an image tell, or None."""
+    """The media type that the first bytes of a file tell, or None."""
+    head = data[:16]
     for signature, at, media_type in _SIGNATURES:
-        if data[at : at + len(signature)] == signature:
+        part = head[at : at + len(signature)]
+        if part == signature or part.lower() == signature:
             return media_type
     return None
 
@@ -492,14 +499,11 @@ class Base64ImageSource(Value):
     )
 
     def faults(self) -> Iterable[Violation]:
-        actual = media_type_of(base64.b64decode(self.data[:16]))
-        if actual is None:
-            yield Violation(
-                IMAGE_DECODABLE, "data", "bytes that begin like no image", "Pass the bytes of an image."
-            )
-        elif actual != self.media_type:
+        actual = media_type_of(base64.b64decode(self.data[:24]))
+        if actual is not None and actual != self.media_type:
             found = f"{self.media_type} where the bytes are {actual}"
-            yield Violation(IMAGE_MATCHES, "media_type", found, f"Declare {actual}.")
+            fix = f"Declare {actual}." if actual in IMAGE_TYPES else "Pass the bytes of an image."
+            yield Violation(IMAGE_MATCHES, "media_type", found, fix)
 
 
 @final
@@ -569,7 +573,7 @@ class Image(Value):
             ValidationError: `image-decodable` if they are no JPEG, PNG, GIF or WebP.
         """
         media_type = media_type_of(data)
-        if media_type is None:
+        if media_type not in IMAGE_TYPES:
             fix = "Pass the bytes of a JPEG, PNG, GIF or WebP image."
             raise ValidationError([Violation(IMAGE_DECODABLE, "data", "bytes that begin like no image", fix)])
         return cls(Base64ImageSource(base64.b64encode(data).decode("ascii"), cast("Any", media_type)))
@@ -582,8 +586,7 @@ class Image(Value):
             OSError: The file cannot be read.
             ValidationError: `image-decodable` if it is no JPEG, PNG, GIF or WebP.
         """
-        with open(path, "rb") as file:
-            return cls.from_bytes(file.read())
+        return cls.from_bytes(Path(path).read_bytes())
 
     @classmethod
     def from_url(cls, url: str) -> "Image":
@@ -757,6 +760,9 @@ class ContainerUpload(Value):
 # ---------------------------------------------------------------- thinking
 
 
+THOUGHT = flow(Flow.ECHO, missing=THINKING_FIELDS, wrong=THINKING_FIELDS)
+
+
 @final
 @attrs.frozen
 class Thinking(Value):
@@ -773,8 +779,8 @@ class Thinking(Value):
     type: ClassVar[Literal["thinking"]] = "thinking"
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_THINKING
-    thinking: str = field(metadata=flow(Flow.ECHO, missing=THINKING_FIELDS), repr=size)
-    signature: str = field(metadata=flow(Flow.ECHO, missing=THINKING_FIELDS), repr=size)
+    thinking: str = field(metadata=THOUGHT, repr=size)
+    signature: str = field(metadata=THOUGHT, repr=size)
 
     def faults(self) -> Iterable[Violation]:
         if not self.signature:
@@ -965,14 +971,14 @@ class ToolResult(Value):
                 if kind != "text":
                     fix = "Keep the text, and give the rest in a later user turn."
                     yield Violation(
-                        ERROR_TEXT_ONLY, f"content[{i}]", f"a {kind} block in an error result", fix
+                        ERROR_TEXT_ONLY, f"content[{i}]", f"`{kind}` in an error result", fix
                     )
         if "search_result" in kinds:
             for i, kind in enumerate(kinds):
                 if kind != "search_result":
                     fix = "Give search results alone."
                     yield Violation(
-                        SEARCH_HOMOGENEOUS, f"content[{i}]", f"a {kind} beside search results", fix
+                        SEARCH_HOMOGENEOUS, f"content[{i}]", f"`{kind}` beside search results", fix
                     )
 
     def __repr__(self) -> str:

@@ -20,9 +20,9 @@ from .errors import BUILT, ConvmodelError, InvalidReply, Place, Rule, Validation
 from .fields import FIELD_TYPE, described
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
 from .turns import (
+    ID_UNIQUE,
     RESULT_ONCE,
     THOUGHTS,
-    ID_UNIQUE,
     AnyBlock,
     AssistantTurn,
     Origin,
@@ -334,7 +334,7 @@ def _mismatch(call: ToolUse, result: ToolResult, path: str) -> Iterator[Violatio
     if call.is_programmatic and isinstance(result.content, tuple):
         for i, block in enumerate(result.content):
             if type(block) is not Text:
-                found = f"a {block.type} block in the result of a call made by code"
+                found = f"`{block.type}` in the result of a call made by code"
                 yield Violation(PTC_TEXT_ONLY, f"{path}.content[{i}]", found, "Give text.")
 
 
@@ -412,13 +412,13 @@ class Chain(NamedTuple):
 
 DIGEST_VERSION = "d1"
 BINDING_VERSION = "b1"
-_LOCK = threading.Lock()
+LOCK = threading.Lock()
 
 
 class _Log:
     """An append-only list of turns with what was folded from them. A conversation is a length into one."""
 
-    __slots__ = ("chains", "ids", "preamble", "states", "turns")
+    __slots__ = ("chains", "ids", "preamble", "states", "turns", "written")
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble = preamble
@@ -426,6 +426,8 @@ class _Log:
         self.states = [State()]
         self.chains: list[Chain] = []
         self.ids: dict[str, int] = {}
+        self.written: dict[Any, list[bytes]] = {}
+        """What writers made of the turns, by what it was made for; see `convmodel.anthropic.write`."""
 
     def append(self, turn: Turn, state: State) -> None:
         if turn.role == "assistant":
@@ -445,7 +447,7 @@ class _Log:
 
     def chain(self, length: int) -> Chain:
         """The chain after so many turns, folded on from where it was last asked for."""
-        with _LOCK:
+        with LOCK:
             if not self.chains:
                 start = hashlib.sha256(stored_bytes(self.preamble)).digest()
                 self.chains.append(Chain(start, start))
@@ -662,7 +664,7 @@ class _Conversation:
         state, faults = step(log.states[length], length, turn, log.ids, BUILT)
         if faults:
             raise ValidationError(faults)
-        with _LOCK:
+        with LOCK:
             if len(log.turns) != length:
                 log = log.prefix(length)
             log.append(turn, state)

@@ -8,6 +8,7 @@ parser, the reader of responses and the stored form all work from these kinds.
 from __future__ import annotations
 
 import enum
+import operator
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,13 +139,13 @@ def length(rule: Rule, least: int, most: int | None, fix: str) -> Check:
     return check
 
 
-def at_least(least: int) -> Check:
+def at_least(rule: Rule, least: int) -> Check:
     """A check of the smallest number a field takes."""
 
     def check(value: int | None) -> Violation | None:
         if value is None or value >= least:
             return None
-        return Violation(FIELD_VALUE, "", f"{value}, below {least}", f"Use {least} or more.")
+        return Violation(rule, "", f"{value}, below {least}", f"Use {least} or more.")
 
     return check
 
@@ -204,7 +205,7 @@ def mapping(value: object) -> Mapping[str, Any] | None:
     SDK objects are read by attribute and by `model_fields_set`, which tells what was sent from what was filled in.
     """
     if type(value) is dict:
-        return cast("dict[str, Any]", value)
+        return value
     if isinstance(value, Mapping):
         try:
             return dict(cast("Mapping[str, Any]", value))
@@ -215,6 +216,15 @@ def mapping(value: object) -> Mapping[str, Any] | None:
     sdk = cast("Any", value)
     sent = sdk.model_fields_set
     return {name: item for name, item in vars(sdk).items() if name in sent} | (sdk.model_extra or {})
+
+
+def held(value: object) -> Mapping[str, Any] | None:
+    """As `mapping`, but an SDK object's unset fields count as null; for responses, where null means nothing."""
+    if type(value) is not dict and hasattr(type(value), "model_fields_set"):
+        sdk: Any = value
+        extra = sdk.model_extra
+        return vars(sdk) | extra if extra else vars(sdk)
+    return mapping(value)
 
 
 def thawed(value: object) -> Any:
@@ -244,19 +254,22 @@ class Kind:
 
     def faults(self, value: Any, wrong: Rule) -> Iterator[Violation]:
         if isinstance(value, str) and not is_text(value) and type(value) is str:
-            yield text_fault(value)
+            yield text_fault()
         else:
             yield Violation(
                 wrong, "", f"{described(value)} where {self.expected} is due", f"Pass {self.expected}."
             )
 
     def read(self, raw: Any, reading: Reading, path: str) -> Any:
+        """A value from raw data, or BROKEN with the reasons noted; what `admits` will refuse may pass as it is."""
         return raw
 
 
 def described(value: object) -> str:
     """What a value is, without showing it."""
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    names: dict[object, str] = {type(None): "nothing", str: "text", dict: "an object", list: "a list", bool: "a boolean"}
+    names |= {int: "a number", float: "a number", bytes: "bytes"}
+    return names.get(type(value), f"a value of type {type(value).__name__}")
 
 
 class Plain(Kind):
@@ -266,9 +279,11 @@ class Plain(Kind):
 
     def __init__(self, of: type) -> None:
         self.of, self.expected = of, self.names[of]
+        if of is str:
+            self.admits = is_text  # the most common kind pays for no second call
 
     def admits(self, value: Any) -> bool:
-        return type(value) is self.of and (self.of is not str or is_text(value))
+        return type(value) is self.of
 
 
 class Choice(Kind):
@@ -282,7 +297,7 @@ class Choice(Kind):
         return type(value) is str and value in self.values
 
     def faults(self, value: Any, wrong: Rule) -> Iterator[Violation]:
-        rule = FIELD_VALUE if isinstance(value, str) else wrong
+        rule = FIELD_VALUE if isinstance(value, str) and wrong is FIELD_TYPE else wrong
         found = quoted(value) if isinstance(value, str) else described(value)
         yield Violation(rule, "", f"{found} where {self.expected} is due", f"Pass {self.expected}.")
 
@@ -309,10 +324,10 @@ class Json(Kind):
 
 
 class Nested(Kind):
-    """One of several declared values, told apart by their `type`."""
+    """One of several declared values, told apart by their `type`; `unknown` is the rule for any other type."""
 
-    def __init__(self, classes: tuple[type, ...]) -> None:
-        self.classes = classes
+    def __init__(self, classes: tuple[type, ...], unknown: Rule = BLOCK_TYPE) -> None:
+        self.classes, self.unknown = classes, unknown
         self.by_type = {cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")}
         self.expected = " or ".join(cls.__name__ for cls in classes)
 
@@ -332,7 +347,7 @@ class Nested(Kind):
         cls = self.by_type.get(tag) if isinstance(tag, str) else None
         if cls is None:
             found = "an object without `type`" if tag is None else f"the type {quoted(tag)}"
-            reading.fault(BLOCK_TYPE, path, found, f"Use one of {', '.join(self.by_type)}.")
+            reading.fault(self.unknown, path, found, f"Use one of {', '.join(self.by_type)}.")
             return BROKEN
         return read_value(cls, data, reading, path)
 
@@ -386,8 +401,8 @@ class Either(Kind):
         return (self.many if isinstance(raw, (list, tuple)) else self.one).read(raw, reading, path)
 
 
-def kind_of(annotation: Any) -> Kind:
-    """The kind that a type annotation stands for, None aside."""
+def kind_of(annotation: Any, unknown: Rule = BLOCK_TYPE) -> Kind:
+    """The kind that a type annotation stands for, None aside; `unknown` is the rule for a value of another type."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation in Plain.names:
         return Plain(annotation)
@@ -396,16 +411,16 @@ def kind_of(annotation: Any) -> Kind:
     if origin is Literal:
         return Choice(args)
     if origin is tuple:
-        return Many(kind_of(args[0]))
+        return Many(kind_of(args[0], unknown))
     if origin in (Union, types.UnionType):
         rest = [arg for arg in args if arg is not type(None)]
         if len(rest) == 1:
-            return kind_of(rest[0])
+            return kind_of(rest[0], unknown)
         many = [arg for arg in rest if get_origin(arg) is tuple]
         if many:
-            return Either(kind_of(rest[0]), kind_of(many[0]))
-        return Nested(tuple(rest))
-    return Nested((annotation,))
+            return Either(kind_of(rest[0], unknown), kind_of(many[0], unknown))
+        return Nested(tuple(rest), unknown)
+    return Nested((annotation,), unknown)
 
 
 class Declared(NamedTuple):
@@ -416,7 +431,6 @@ class Declared(NamedTuple):
     kind: Kind
     optional: bool
     nullable: bool
-    admits: Callable[[Any], bool]
     checks: tuple[Check, ...]
     missing: Rule
     wrong: Rule
@@ -446,14 +460,23 @@ def _declared(field: attrs.Attribute[Any]) -> Declared:
     return Declared(
         field.name,
         meta["flow"],
-        kind := meta["kind"] or kind_of(field.type),
+        meta["kind"] or kind_of(field.type),
         optional=field.default is not attrs.NOTHING,
         nullable=type(None) in get_args(field.type),
-        admits=kind.admits,
         checks=meta["checks"],
         missing=meta["missing"],
         wrong=meta["wrong"],
     )
+
+
+@cache
+def _checks_of(cls: Any) -> tuple[Callable[[Any], Any], tuple[tuple[Any, ...], ...], bool]:
+    """For the constructor of a class: a getter of all its values, what admits each, and whether it has rules of its own."""
+    fields = fields_of(cls)
+    names = [field.name for field in fields]
+    getter = operator.attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
+    rows = tuple((field.kind.admits, field.nullable, field.checks, field) for field in fields)
+    return getter, rows, cls.faults is not Value.faults
 
 
 class Value:
@@ -466,13 +489,19 @@ class Value:
     """Whether a request may put a cache marker here."""
 
     def __attrs_post_init__(self) -> None:
+        getter, rows, has_rules = _checks_of(type(self))  # type: ignore[arg-type]  # a type is hashable
         violations: list[Violation] = []
-        for field in fields_of(cast("Any", type(self))):
-            value = getattr(self, field.name)
-            if (value is None and field.nullable) or (field.admits(value) and not field.checks):
+        for value, (admits, nullable, checks, field) in zip(getter(self), rows, strict=True):
+            if value is None and nullable:
                 continue
-            violations.extend(field.faults(value))
-        if not violations:
+            if not admits(value):
+                violations.extend(field.faults(value))
+            elif checks:
+                for check in checks:
+                    if check(value) is not None:
+                        violations.extend(field.faults(value))
+                        break
+        if has_rules and not violations:
             violations.extend(self.faults())
         if violations:
             raise ValidationError(violations)
@@ -482,48 +511,61 @@ class Value:
         return ()
 
 
-def read_value(cls: type, raw: Any, reading: Reading, path: str) -> Any:
+@cache
+def _readable(cls: Any, flows: frozenset[Flow]) -> tuple[tuple[Any, ...], ...]:
+    """The fields of a class that data of these flows may hold, as rows for `read_value`."""
+    return tuple(
+        (
+            field.name,
+            None if type(field.kind).read is Kind.read else field.kind.read,
+            field.flow in flows,
+            field.optional,
+            field.nullable,
+            field,
+        )
+        for field in fields_of(cls)
+    )
+
+
+def read_value(cls: Any, raw: Any, reading: Reading, path: str) -> Any:
     """A declared value from raw data, or BROKEN with the reasons noted in `reading`."""
-    data = mapping(raw)
+    lenient = reading.lenient
+    data = held(raw) if lenient else mapping(raw)
     if data is None:
         reading.fault(FIELD_TYPE, path, f"{described(raw)} where an object is due", "Pass an object.")
         return BROKEN
     values: dict[str, Any] = {}
     broken = False
     used = int("type" in data)
-    for field in fields_of(cls):
-        name = field.name
-        if name not in data or field.flow not in reading.flows:
-            if not field.optional and not (reading.lenient and field.nullable):
+    for name, read, may_hold, optional, nullable, field in _readable(cls, reading.flows):
+        if name not in data or not may_hold:
+            if optional:
+                continue
+            if not (lenient and nullable):
                 reading.fault(field.missing, join(path, name), "nothing", f"Add `{name}`.")
                 broken = True
-            elif not field.optional:
-                values[name] = None
+            values[name] = None
             continue
         used += 1
         value = data[name]
         if value is None:
-            if not field.optional and field.nullable:
+            if not optional:
                 values[name] = None
-            elif not field.optional:
-                values[name] = None
-            elif not (reading.lenient or name in cls.nullable_on_wire):  # type: ignore[attr-defined]
+            elif not (lenient or name in cls.nullable_on_wire):
                 fix = f"Leave `{name}` out."
                 reading.fault(field.wrong, join(path, name), f"null where {field.kind.expected} is due", fix)
                 broken = True
             continue
-        value = field.kind.read(value, reading, join(path, name))
-        if value is BROKEN:
-            broken = True
-        else:
-            values[name] = value
+        if read is not None:
+            value = read(value, reading, join(path, name))
+            if value is BROKEN:
+                broken = True
+                continue
+        values[name] = value
     if used != len(data):
         broken |= _unknown(cls, data, reading, path)
     if broken:
-        for field in fields_of(cls):
-            if field.name in values:
-                value = _converted(cls, field.name, values[field.name])
-                reading.violations.extend(fault.under(path) for fault in field.faults(value))
+        _report(cls, data, values, reading, path)
         return BROKEN
     try:
         return cls(**values)
@@ -532,9 +574,14 @@ def read_value(cls: type, raw: Any, reading: Reading, path: str) -> Any:
         return BROKEN
 
 
-def _converted(cls: type, name: str, value: Any) -> Any:
-    converter = getattr(attrs.fields_dict(cls)[name], "converter", None)
-    return value if converter is None else converter(value)
+def _report(cls: Any, data: Mapping[str, Any], values: dict[str, Any], reading: Reading, path: str) -> None:
+    """Note what is wrong with the other fields of a value that cannot be made."""
+    for field in fields_of(cls):
+        if field.name in values and field.name in data:
+            convert = getattr(attrs.fields_dict(cls)[field.name], "converter", None)
+            value = values[field.name]
+            value = value if convert is None else convert(value)
+            reading.violations.extend(fault.under(path) for fault in field.faults(value))
 
 
 def _unknown(cls: Any, data: Mapping[str, Any], reading: Reading, path: str) -> bool:

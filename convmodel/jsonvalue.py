@@ -6,7 +6,6 @@ Key order, exact integers and the shortest form of floats survive, and nothing t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, cast, final
@@ -32,41 +31,38 @@ VALID_UTF8 = Rule(
 
 MAX_DEPTH = 200
 _INTEGER_LIMIT = 10**4300
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.encode
+_decode = msgspec.json.decode
 
 
 def is_text(value: object) -> bool:
     """Whether a value is a plain string that UTF-8 can write."""
-    return type(value) is str and (value.isascii() or not _SURROGATE.search(value))
+    if type(value) is not str:
+        return False
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
-def text_fault(value: str, path: str = "") -> Violation:
+def text_fault(path: str = "") -> Violation:
     """The violation of a string that `is_text` refuses."""
     return Violation(VALID_UTF8, path, "text with a lone surrogate", "Replace it, for example by U+FFFD.")
 
 
-def _is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether a value is JSON made of exact built-in types, so that the encoder writes it without loss."""
-    kind = type(value)
-    if kind is str:
-        return bool(value.isascii()) or not _SURROGATE.search(value)
-    if kind is dict:
-        if not depth:
-            return False
-        for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or not _SURROGATE.search(key)):
-                return False
-            if not _is_plain(item, depth - 1):
-                return False
-        return True
-    if kind is list:
-        return bool(depth) and all(_is_plain(item, depth - 1) for item in value)
-    if kind is int:
-        return -_INTEGER_LIMIT < value < _INTEGER_LIMIT
-    if kind is float:
-        return isfinite(value)
-    return value is None or kind is bool
+def _encoded(value: dict[str, Any]) -> bytes | None:
+    """A dict as JSON text if the encoder writes all of it as it stands, else None.
+
+    The encoder would let through what JSON cannot hold (NaN as null, bytes as text), so what it wrote is read back.
+    """
+    try:
+        text = _encode(value)
+        exact = text.count(b"{") + text.count(b"[") <= MAX_DEPTH and _decode(text) == value
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    return text if exact else None
 
 
 def plain(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Any:
@@ -78,7 +74,7 @@ def plain(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, str):
         text = str.__str__(value)
         if not is_text(text):
-            raise ValidationError([text_fault(text, path)])
+            raise ValidationError([text_fault(path)])
         return text
     if value is None or isinstance(value, bool):
         return value
@@ -98,11 +94,11 @@ def plain(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Any:
         raise _refused("", f"nested more than {MAX_DEPTH} levels deep", "Flatten it, or pass it as text.")
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
-        for key, item in cast("Mapping[Any, Any]", value).items():
+        for key, item in value.items():
             if not isinstance(key, str):
                 raise _refused(path, f"a key that is a {type(key).__name__}", "Use text keys.")
             if not is_text(str.__str__(key)):
-                raise ValidationError([text_fault(key, path)])
+                raise ValidationError([text_fault(path)])
             out[str.__str__(key)] = plain(item, join(path, key if len(key) < 40 else "…"), depth - 1)
         return out
     return [plain(item, f"{path}[{i}]", depth - 1) for i, item in enumerate(cast("list[Any]", value))]
@@ -138,14 +134,11 @@ class JsonObject(Mapping[str, Any]):
     _parts: dict[str, msgspec.Raw] | None
 
     def __init__(self, value: Mapping[str, Any]) -> None:
-        if not isinstance(cast("object", value), Mapping):
-            raise _refused("", f"a {type(value).__name__} where an object belongs", "Pass a mapping.")
-        if isinstance(value, JsonObject):
-            text = value._text
-        elif type(value) is dict and _is_plain(value):
-            text = _encode(value)
-        else:
-            text = _encode(plain(value))
+        text = _encoded(value) if type(value) is dict else None
+        if text is None:
+            if not isinstance(cast("object", value), Mapping):
+                raise _refused("", f"a {type(value).__name__} where an object belongs", "Pass a mapping.")
+            text = value._text if type(value) is JsonObject else _encode(plain(value))
         object.__setattr__(self, "_text", text)
         object.__setattr__(self, "_parts", None)
 
@@ -213,7 +206,7 @@ class JsonObject(Mapping[str, Any]):
 
 def freeze(value: Mapping[str, Any]) -> JsonObject:
     """A mapping as a `JsonObject`. What cannot be one stays as it is, for the constructor's check to name."""
-    if isinstance(value, JsonObject):
+    if type(value) is JsonObject:
         return value
     try:
         return JsonObject(value)

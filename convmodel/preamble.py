@@ -1,12 +1,13 @@
 """What stands before the first turn: the system prompt and the tool definitions."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias, cast, final
 
 import attrs
 
 from .blocks import Text
-from .errors import Rule, ValidationError, Violation
+from .errors import Rule, ValidationError, Violation, quoted
 from .fields import (
     BROKEN,
     CALLER,
@@ -19,8 +20,8 @@ from .fields import (
     Value,
     described,
     flow,
-    matches,
     mapping,
+    matches,
     read_value,
     thawed,
 )
@@ -37,6 +38,7 @@ TOOL_NAME = Rule(
     "A declared tool's name has 1 to 128 characters out of a-z, A-Z, 0-9, `_` and `-`.",
     "Create a message, API reference",
 )
+TOOL_NAME_PATTERN = r"[a-zA-Z0-9_-]{1,128}"
 
 SystemPrompt: TypeAlias = str | Iterable["str | Text | Mapping[str, object]"] | None
 """A system prompt: text, or text blocks (values, or the SDK's parameters)."""
@@ -60,7 +62,7 @@ class Tool(Value):
     """
 
     name: str = attrs.field(
-        metadata=flow(Flow.CALLER, matches(TOOL_NAME, r"[a-zA-Z0-9_-]{1,128}", "Rename it."))
+        metadata=flow(Flow.CALLER, matches(TOOL_NAME, TOOL_NAME_PATTERN, "Rename it."))
     )
     input_schema: JsonObject = attrs.field(converter=freeze, metadata=CALLER, repr=False)
     description: str | None = attrs.field(default=None, kw_only=True, metadata=CALLER, repr=False)
@@ -168,6 +170,10 @@ def _read_tool(value: object, reading: Reading, path: str) -> Any:
         for key in ("name", "input_schema"):
             if key not in data:
                 reading.fault(REQUIRED_FIELD, f"{path}.{key}", "nothing", f"Add `{key}`.")
+    name = data.get("name", "")
+    if "name" in data and not (isinstance(name, str) and re.fullmatch(TOOL_NAME_PATTERN, name)):
+        found = f"the name {quoted(name)}" if isinstance(name, str) else f"{described(name)} where a name is due"
+        reading.fault(TOOL_NAME, f"{path}.name", found, "Rename it.")
     try:
         return JsonObject({key: thawed(item) for key, item in data.items()})
     except ValidationError as error:

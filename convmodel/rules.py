@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
-from . import blocks, conversation, fields, jsonvalue, markers, preamble, turns
-from .anthropic import read, targets
 from .errors import Rule
-from .storage import stored
 
-_HOMES = (jsonvalue, fields, blocks, turns, preamble, markers, conversation, targets, read, stored)
+# By name: the package has a function `conversation`, which hides the module of that name from `from . import`.
+_HOMES = (
+    "jsonvalue fields blocks turns preamble markers conversation anthropic.targets anthropic.read storage.stored"
+)
 
 
 def _gathered() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for module in _HOMES:
-        for value in vars(module).values():
+    for home in _HOMES.split():
+        for value in vars(import_module(f"{__package__}.{home}")).values():
             if isinstance(value, Rule):
                 rules.setdefault(value.id, value)
     return rules

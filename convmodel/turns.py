@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
+from typing import Any, ClassVar, Final, Literal, TypeAlias, final
 
 import attrs
 
@@ -126,7 +126,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
         cls = type(block) if type(block) is not Broken else BLOCKS.get(kind, OpaqueBlock)
         if role not in cls.roles:
             rule = cls.misplaced if role != "system" else BLOCKS["text"].misplaced
-            yield Violation(rule, place.block(i), f"a {kind} block in a {role} turn", "Move or drop it.")
+            yield Violation(rule, place.block(i), f"`{kind}` in {role} content", "Move or drop it.")
             blank = False
             continue
         if cls is not Text:

@@ -31,6 +31,7 @@ from ..fields import (
     Broken,
     Reading,
     described,
+    held,
     mapping,
     read_value,
     thawed,
@@ -90,7 +91,7 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
             raise InvalidReply(faults)
         data = mapping(value)
     else:
-        data = mapping(message)
+        data = held(message)
     if data is None:
         raise InvalidReply(
             [Violation(FIELD_TYPE, "", f"{described(message)} where a message is due", "Pass one.")]
@@ -146,14 +147,14 @@ def _origin(data: Mapping[str, Any], target: Target | None, reading: Reading) ->
 
 
 def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> AssistantBlock | None:
-    data = mapping(raw)
+    data = held(raw)
     tag = data.get("type") if data is not None else None
     if data is None or not isinstance(tag, str):
         reading.fault(BLOCK_TYPE, path, "a block without `type`", "Pass the message as it came.")
         return None
     cls = WIRE_BLOCKS.get(tag)
     if cls is None:
-        return cast("AssistantBlock | None", _read_opaque(data, reading, path))
+        return cast("AssistantBlock | None", _read_opaque(mapping(raw) or data, reading, path))
     if cls is Text and data.get("text") == "":
         reading.drop(EMPTY_SEPARATOR, path, "an empty text block", "It was left out.")
         return None
@@ -161,8 +162,8 @@ def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> Assis
         return cast("AssistantBlock | None", _read_unsigned(data, reading, path))
     if cls is ToolUse and vendor != "anthropic":
         data = _legal_id(data, reading, path)
-    block = read_value(cls, data, reading, path)
-    return None if block is BROKEN else cast("AssistantBlock", block)
+    block: Any = read_value(cls, data, reading, path)
+    return None if block is BROKEN else block
 
 
 def _read_opaque(data: Mapping[str, Any], reading: Reading, path: str) -> OpaqueBlock | None:

@@ -390,7 +390,7 @@ def target_faults(
         written: Maps the index of a turn to the index that paths name.
         tools_known: Whether the conversation's tools are all that the request will declare.
     """
-    state = convo._state  # noqa: SLF001
+    state = convo._state
     thinking = target.thinking_type
     if thinking is not None and thinking not in target.model_facts.thinking:
         fix = f"Use {' or '.join(sorted(target.model_facts.thinking))}."
@@ -404,7 +404,7 @@ def target_faults(
     if tools_known and "client-tools" in state.traits and not convo.preamble.tools:
         yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
     if target.model_facts.prefix_bound:
-        stale = convo._log.chain(len(convo.turns)).stale  # noqa: SLF001
+        stale = convo._log.chain(len(convo.turns)).stale
         if stale is not None:
             at = next(i for i, block in enumerate(convo.turns[stale].blocks) if type(block) in THOUGHTS)
             fix = "Restore what stood before it, or drop this and all later thinking."
@@ -441,7 +441,7 @@ def _loop_start(
     convo: Conversation, target: Target, loop: int, place: Place, written: Callable[[int], int]
 ) -> Iterator[Violation]:
     """Whether the open tool loop starts with thinking; a loop that calls no tool is not open."""
-    if isinstance(convo, AwaitingTools) or convo._state.phase in (Phase.ASKED, Phase.OWED, Phase.INSTRUCTED):  # noqa: SLF001
+    if isinstance(convo, AwaitingTools) or convo._state.phase in (Phase.ASKED, Phase.OWED, Phase.INSTRUCTED):
         turn = convo.turns[loop]
         for at, block in enumerate(turn.blocks):
             if block.type in ("thinking", "redacted_thinking"):
@@ -483,10 +483,10 @@ def tail_faults(convo: Conversation, target: Target | None, place: Place) -> Ite
         return
     last = len(convo.turns) - 1
     turn = convo.turns[-1]
-    for call in convo._state.open:  # noqa: SLF001
+    for call in convo._state.open:
         found = f"the call {quoted(call.block.id)} is open"
         yield Violation(TAIL_OPEN, place.at(call.turn, call.at), found, "Answer it before sending.")
-    if type(turn) is not AssistantTurn or convo._state.phase is not Phase.DONE or target is None:  # noqa: SLF001
+    if type(turn) is not AssistantTurn or convo._state.phase is not Phase.DONE or target is None:
         return
     if target.thinking_type in (None, "disabled"):
         for at, block in enumerate(turn.blocks):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
 from ..blocks import Text
-from ..conversation import AwaitingModel, Conversation
+from ..conversation import LOCK, AwaitingModel, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
 from ..turns import THOUGHTS, AssistantTurn, Turn
-from .targets import MAX_MESSAGES, MESSAGES_MAX, Target, target_faults
+from .targets import MAX_MESSAGES, MESSAGES_MAX, PLATFORMS, Target, target_faults
 
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, TextBlockParam, ThinkingConfigParam, ToolUnionParam
@@ -75,52 +74,49 @@ def _content(turn: Turn, vendor: str) -> bytes:
     return kept
 
 
-def _messages(convo: Conversation, target: Target | None) -> Iterator[list[int]]:
-    """The turns of each message: turns that answer the same calls are one message, and nothing else is joined, except
-    for targets that refuse repeated roles. A turn that has nothing to send is left out."""
-    vendor = target.vendor if target is not None else "anthropic"
-    joins_roles = target is not None and not target.facts.repeats_roles
-    log, states = convo._log, convo._log.states  # noqa: SLF001
-    group: list[int] = []
-    for index in range(len(convo.turns)):
-        turn = log.turns[index]
-        if not _content(turn, vendor) and _left_out(turn, target):
-            continue
-        if group and (
-            states[index + 1].joined or (joins_roles and turn.role == log.turns[group[-1]].role != "system")
-        ):
-            group.append(index)
-        else:
-            if group:
-                yield group
-            group = [index]
-    if group:
-        yield group
+_OPEN = {role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")}
+_NEXT = {role: b"]}," + opening for role, opening in _OPEN.items()}
+_JOIN = b","
+_LEFT_OUT = b""
 
 
-def _left_out(turn: Turn, target: Target | None) -> bool:
-    """Whether a turn without content to send is left out; an empty turn of the model is legal first-party."""
-    return bool(turn.blocks) or (target is not None and not target.facts.blank_text) or _drops_empty(target)
+def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
+    """The messages of a conversation as pieces to be joined, two a turn: what opens it, and its content.
+
+    Turns that answer the same calls are one message, and nothing else is joined, except for targets that refuse repeated
+    roles. A turn that has nothing to send is left out. The pieces of a turn depend only on the turns before it, so they
+    are kept beside the log, and a request costs what is new and one join.
+    """
+    platform = target.facts if target is not None else PLATFORMS["anthropic"]
+    log, length = convo._log, len(convo.turns)
+    with LOCK:
+        pieces = log.written.setdefault(platform, [])
+        for index in range(len(pieces) // 2, length):
+            turn = log.turns[index]
+            content = _content(turn, platform.vendor)
+            if not content and (turn.blocks or not platform.blank_text or not platform.repeats_roles):
+                pieces += (_LEFT_OUT, b"")
+                continue
+            last = next((at for at in reversed(range(index)) if pieces[2 * at] != _LEFT_OUT), None)
+            if last is None:
+                opening = _OPEN[turn.role]
+            elif log.states[index + 1].joined or (not platform.repeats_roles and log.turns[last].role == turn.role):
+                opening = _JOIN
+            else:
+                opening = _NEXT[turn.role]
+            pieces += (opening, content)
+        return pieces if len(pieces) == 2 * length else pieces[: 2 * length]
 
 
-def _drops_empty(target: Target | None) -> bool:
-    return target is not None and not target.facts.repeats_roles
-
-
-def _messages_bytes(convo: Conversation, target: Target | None) -> bytes:
-    vendor = target.vendor if target is not None else "anthropic"
-    turns = convo._log.turns  # noqa: SLF001
-    out: list[bytes] = []
-    for group in _messages(convo, target):
-        first = turns[group[0]]
-        content = _content(first, vendor)
-        if len(group) > 1:
-            content = b",".join(filter(None, (_content(turns[index], vendor) for index in group)))
-        out.append(b'{"role":"%b","content":[%b]}' % (first.role.encode(), content))
-    if len(out) > MAX_MESSAGES:
-        found = f"{len(out)} messages"
-        raise ValidationError([Violation(MESSAGES_MAX, "messages", found, f"Send at most {MAX_MESSAGES}.")])
-    return b"[" + b",".join(out) + b"]"
+def _messages_bytes(convo: Conversation, target: Target | None) -> list[bytes]:
+    """The messages as JSON text, in pieces."""
+    pieces = _pieces(convo, target)
+    if len(convo.turns) > MAX_MESSAGES:
+        written = sum(opening not in (_JOIN, _LEFT_OUT) for opening in pieces[::2])
+        if written > MAX_MESSAGES:
+            found = f"{written} messages"
+            raise ValidationError([Violation(MESSAGES_MAX, "messages", found, f"Send at most {MAX_MESSAGES}.")])
+    return [b"[", *pieces, b"]}]" if any(pieces) else b"]"]
 
 
 def message_map(convo: Conversation, target: Target | None = None) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -138,10 +134,14 @@ def message_map(convo: Conversation, target: Target | None = None) -> tuple[tupl
     (((0, 0),),)
     """
     vendor = target.vendor if target is not None else "anthropic"
-    return tuple(
-        tuple((index, at) for index in group for at in _sent_blocks(convo.turns[index], vendor))
-        for group in _messages(convo, target)
-    )
+    messages: list[list[tuple[int, int]]] = []
+    for index, opening in enumerate(_pieces(convo, target)[::2]):
+        if opening == _LEFT_OUT:
+            continue
+        if opening != _JOIN:
+            messages.append([])
+        messages[-1].extend((index, at) for at in _sent_blocks(convo.turns[index], vendor))
+    return tuple(map(tuple, messages))
 
 
 def to_messages(convo: Conversation, target: Target | None = None) -> list[MessageParam]:
@@ -160,34 +160,26 @@ def to_messages(convo: Conversation, target: Target | None = None) -> list[Messa
     >>> to_messages(start("Hello."))
     [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hello.'}]}]
     """
-    return cast("list[MessageParam]", msgspec.json.decode(_messages_bytes(convo, target)))
+    return cast("list[MessageParam]", msgspec.json.decode(b"".join(_messages_bytes(convo, target))))
 
 
 def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
-    """All of a request, each part as bytes."""
-    if not isinstance(cast("object", convo), AwaitingModel):
-        found, fix = (
-            f"{described(convo)} where an AwaitingModel is due",
-            "Only a conversation that awaits the model is sent.",
-        )
+    """All of a request but its messages, each part as bytes."""
+    if type(convo) is not AwaitingModel:
+        found = f"{described(convo)} where an AwaitingModel is due"
+        fix = "Only a conversation that awaits the model is sent."
         raise ValidationError([Violation(FIELD_TYPE, "conversation", found, fix)])
-    if not isinstance(cast("object", target), Target):
-        raise ValidationError(
-            [Violation(FIELD_TYPE, "target", f"{described(target)} where a Target is due", "Pass one.")]
-        )
+    if type(target) is not Target:
+        found = f"{described(target)} where a Target is due"
+        raise ValidationError([Violation(FIELD_TYPE, "target", found, "Pass a Target.")])
     if faults := list(target_faults(convo, target, BUILT)):
         raise ValidationError(faults)
     encode = msgspec.json.encode
-    parts = {
-        "model": msgspec.Raw(encode(target.model)),
-        "messages": msgspec.Raw(_messages_bytes(convo, target)),
-    }
+    parts = {"model": msgspec.Raw(encode(target.model))}
     preamble = convo.preamble
     if preamble.system:
         plain = len(preamble.system) == 1 and not preamble.system[0].citations
-        system: object = (
-            preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
-        )
+        system: object = preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
         parts["system"] = msgspec.Raw(encode(system))
     if preamble.tools:
         parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
@@ -196,6 +188,9 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     if convo.container is not None:
         parts["container"] = msgspec.Raw(encode(convo.container))
     return parts
+
+
+_DECIDED = ("model", "messages", "system", "tools", "thinking", "container")
 
 
 def to_request(convo: AwaitingModel, target: Target) -> Request:
@@ -212,10 +207,11 @@ def to_request(convo: AwaitingModel, target: Target) -> Request:
         ValidationError: Every rule of the target that the history breaks.
 
     >>> from convmodel import start
-    >>> sorted(to_request(start("Hello.", system="Be brief."), Target(model="claude-opus-4-8")))
-    ['messages', 'model', 'system']
+    >>> list(to_request(start("Hello.", system="Be brief."), Target(model="claude-opus-4-8")))
+    ['model', 'system', 'messages']
     """
-    return cast("Request", {key: msgspec.json.decode(part) for key, part in _fields(convo, target).items()})
+    request = {key: msgspec.json.decode(part) for key, part in _fields(convo, target).items()}
+    return cast("Request", {**request, "messages": to_messages(convo, target)})
 
 
 def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
@@ -237,16 +233,10 @@ def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
     b'{"model":"claude-opus-4-8","max_tokens":100,'
     """
     parts = _fields(convo, target)
-    decided = sorted(
-        params.keys() & Request.__annotations__.keys() | params.keys() & _Required.__annotations__.keys()
-    )
-    if decided:
+    if decided := [name for name in _DECIDED if name in params]:
         fix = "The conversation and the target decide it."
-        raise ValidationError(
-            [Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided]
-        )
+        raise ValidationError([Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided])
     extra = JsonObject(params)
     more = {key: msgspec.Raw(msgspec.json.encode(extra[key])) for key in extra}
-    messages = parts.pop("messages")
     head = msgspec.json.encode({"model": parts.pop("model"), **more, **parts})
-    return b'%b,"messages":%b}' % (head[:-1], bytes(messages))
+    return b"".join([head[:-1], b',"messages":', *_messages_bytes(convo, target), b"}"])

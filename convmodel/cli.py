@@ -1,0 +1,184 @@
+"""The command line: check a history, explain a rule, show a history.
+
+FILE is a JSON array of messages, a request body with `messages`, JSON lines with one message a line, or a conversation
+as `convmodel.storage.dumps` wrote it; `-` is standard input. Exit codes: 0 valid, 1 violations found, 2 unreadable
+input or wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from .anthropic import PLATFORMS, Target, check
+from .errors import ConvmodelError, ValidationError, Violation
+from .jsonvalue import decode
+from .rules import RULES
+from .storage import loads
+from .view import view, view_messages
+
+THINKING: dict[str, Any] = {
+    "off": None,
+    "enabled": {"type": "enabled", "budget_tokens": 1024},
+    "adaptive": {"type": "adaptive"},
+}
+
+
+class UnreadableError(ConvmodelError):
+    """The input is no history in any of the forms that are read."""
+
+
+class History(NamedTuple):
+    """What a file holds, and what its text alone shows to be wrong."""
+
+    messages: Any
+    body: dict[str, Any]
+    faults: tuple[Violation, ...]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments; None takes those of the process.
+
+    Returns:
+        The exit code.
+
+    >>> main(["explain", "tool-result-once"])
+    tool-result-once
+      Each call has one result.
+      source  Error reports, 2025
+      error   messages.N.content.M: each tool_use must have a single result. Found multiple `tool_result` blocks with id: ID
+    0
+    """
+    parser = argparse.ArgumentParser(prog="convmodel", description="Judge, explain and show LLM conversation histories.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    checking = commands.add_parser("check", help="name every fault of a history")
+    checking.add_argument("file", metavar="FILE")
+    checking.add_argument("--model", help="the model that the history goes to")
+    checking.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
+    checking.add_argument("--platform", choices=PLATFORMS, default="anthropic")
+    checking.add_argument("--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends")
+    checking.add_argument("--json", action="store_true", help="print one JSON object")
+
+    explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
+    explaining.add_argument("rule", metavar="RULE")
+
+    showing = commands.add_parser("show", help="print a history: readable, short, without secrets")
+    showing.add_argument("file", metavar="FILE")
+
+    args = parser.parse_args(argv)
+    try:
+        if args.command == "explain":
+            return _explain(args.rule)
+        text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+        return _show(text) if args.command == "show" else _check(args, text)
+    except (OSError, UnreadableError) as error:
+        print(f"convmodel: {error}", file=sys.stderr)
+        return 2
+
+
+def read_history(text: bytes) -> History:
+    """What a file holds.
+
+    Raises:
+        UnreadableError: It is neither JSON nor JSON lines, or holds no messages.
+    """
+    value, faults = decode(text)
+    if value is None and faults:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise UnreadableError(str(faults[0]))
+        messages: list[Any] = []
+        kept: list[Violation] = []
+        for number, line in enumerate(lines):
+            message, wrong = decode(line)
+            if message is None and wrong:
+                raise UnreadableError(f"neither JSON nor JSON lines: line {number + 1}: {wrong[0]}")
+            kept += [fault.under(f"messages[{number}]") for fault in wrong]
+            messages.append(message)
+        return History(messages, {}, tuple(kept))
+    if isinstance(value, list):
+        return History(value, {}, tuple(faults))
+    if isinstance(value, dict):
+        data = cast("dict[str, Any]", value)
+        if "messages" in data or "convmodel" in data:
+            return History(data.get("messages"), data, tuple(faults))
+        if "role" in data:  # a file of JSON lines with one line
+            return History([data], {}, tuple(faults))
+    raise UnreadableError("no list of messages, no request body with `messages`, no JSON lines")
+
+
+def _check(args: argparse.Namespace, text: bytes) -> int:
+    history = read_history(text)
+    if "convmodel" in history.body:
+        try:
+            loads(text)
+            violations: tuple[Violation, ...] = ()
+        except ValidationError as error:
+            violations = error.violations
+    else:
+        violations = (*history.faults, *_violations(args, history))
+    if args.json:
+        rows = [
+            {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix} for fault in violations
+        ]
+        print(json.dumps({"violations": rows}))
+    elif violations:
+        for fault in violations:
+            print(f"{fault.path or 'input'}\n  {fault.found}\n  {fault.fix}\n  [{fault.rule}]")
+        print(f"{len(violations)} violation{'s' * (len(violations) != 1)}; `convmodel explain RULE` says more")
+    else:
+        print("valid")
+    return 1 if violations else 0
+
+
+def _violations(args: argparse.Namespace, history: History) -> tuple[Violation, ...]:
+    body = history.body
+    model = args.model or body.get("model")
+    thinking = THINKING[args.thinking] if args.thinking else body.get("thinking")
+    target = None
+    if isinstance(model, str) and model:
+        try:
+            target = Target(model, thinking, args.platform)
+        except ValidationError as error:
+            return error.violations
+    elif args.thinking or args.platform != "anthropic":
+        raise UnreadableError("--thinking and --platform need a --model")
+    return check(
+        history.messages,
+        system=body.get("system"),
+        tools=body["tools"] if "tools" in body else () if "model" in body else None,
+        target=target,
+        stage=args.stage,
+    )
+
+
+def _explain(name: str) -> int:
+    rule = RULES.get(name)
+    if rule is None:
+        near = [id for id in RULES if name in id or id in name]
+        hint = f"; did you mean {', '.join(near[:5])}?" if near else ""
+        raise UnreadableError(f"no rule {name!r}{hint}")
+    print(f"{rule}\n  {rule.says}\n  source  {rule.source}")
+    if rule.error:
+        print(f"  error   {rule.error}")
+    return 0
+
+
+def _show(text: bytes) -> int:
+    history = read_history(text)
+    if "convmodel" in history.body:
+        try:
+            print(view(loads(text)))
+        except ValidationError as error:
+            raise UnreadableError(str(error)) from None
+    else:
+        print(view_messages(history.messages))
+    return 0

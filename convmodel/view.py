@@ -1,0 +1,96 @@
+"""A readable view of a history: a line for each block, short, and without what may hold secrets.
+
+Tool inputs show their keys, results and thinking their sizes, images and documents their kind. A view is text for people;
+it cannot be loaded as a history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from .blocks import short
+from .conversation import Conversation
+from .storage import dumps
+
+
+def view(conversation: Conversation) -> str:
+    """A conversation as a few lines of text.
+
+    Args:
+        conversation: A conversation in any state.
+
+    >>> from convmodel import start
+    >>> print(view(start("Hello.", system="Be brief.")))
+    system        'Be brief.'
+    0 user        'Hello.'
+    = AwaitingModel
+    """
+    data = json.loads(dumps(conversation))
+    lines = [f"{'system':<14}{_block(text)}" for text in data.get("system", ())]
+    lines += [f"{'tool':<14}{_name(tool.get('name'))}" for tool in data.get("tools", ())]
+    for index, turn in enumerate(data["turns"]):
+        lines += _turn(index, turn["role"], turn["blocks"])
+    return "\n".join([*lines, f"= {type(conversation).__name__}"])
+
+
+def view_messages(messages: object) -> str:
+    """A history in wire form as a few lines of text, however broken it is.
+
+    Args:
+        messages: What stands where a list of messages is due.
+
+    >>> print(view_messages([{"role": "user", "content": "Hello."}, 3]))
+    0 user        'Hello.'
+    1 ?           int
+    """
+    if not isinstance(messages, list):
+        return f"? {type(messages).__name__}"
+    lines: list[str] = []
+    for index, message in enumerate(cast("list[object]", messages)):
+        if not isinstance(message, dict):
+            lines += _turn(index, "?", [message])
+            continue
+        data = cast("dict[str, Any]", message)
+        content = data.get("content")
+        blocks = cast("list[Any]", content) if isinstance(content, list) else [content]
+        lines += _turn(index, _name(data.get("role")), blocks)
+    return "\n".join(lines)
+
+
+def _turn(index: int, role: str, blocks: list[Any]) -> Iterator[str]:
+    head = f"{index} {role}"
+    for block in blocks or [None]:
+        yield f"{head:<14}{_block(block)}"
+        head = ""
+
+
+def _name(value: object) -> str:
+    return value[:60] if isinstance(value, str) and value.isprintable() else "?"
+
+
+def _block(block: object) -> str:
+    if isinstance(block, str):
+        return short(block)
+    if block is None:
+        return "(nothing)"
+    if not isinstance(block, dict):
+        return type(block).__name__
+    data = cast("dict[str, Any]", block)
+    kind = _name(data.get("type"))
+    if kind == "text" and isinstance(data.get("text"), str):
+        return short(data["text"])
+    details = [_name(data[key]) for key in ("id", "tool_use_id", "name") if isinstance(data.get(key), str)]
+    if isinstance(data.get("input"), Mapping):
+        details.append(f"({', '.join(_name(key) for key in list(data['input'])[:5])})")
+    if data.get("is_error") is True:
+        details.append("error")
+    if isinstance(data.get("synthetic"), str):
+        details.append(_name(data["synthetic"]))
+    details += [_size(data[key]) for key in ("thinking", "content", "data") if isinstance(data.get(key), (str, list))]
+    return " ".join([kind, *details])
+
+
+def _size(value: str | list[Any]) -> str:
+    return f"<{len(value)} {'characters' if isinstance(value, str) else 'blocks'}>"
