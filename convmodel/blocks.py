@@ -258,7 +258,9 @@ def _texts(value: Iterable["str | Any"]) -> tuple[Any, ...]:
     return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
 
 
-def _result_content(value: "str | Iterable[str | ResultContent] | None") -> "str | tuple[ResultContent, ...] | None":
+def _result_content(
+    value: "str | Iterable[str | ResultContent] | None",
+) -> "str | tuple[ResultContent, ...] | None":
     return value if value is None or isinstance(value, str) else _texts(value)
 
 
@@ -436,8 +438,8 @@ class Text(Value):
     type: ClassVar[Literal["text"]] = "text"
     roles: ClassVar[frozenset[Role]] = frozenset({"user", "assistant", "system"})
     misplaced: ClassVar[Rule] = PLACE_SYSTEM
-    nullable_on_wire = frozenset({"citations"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"citations"})
+    admits_marker: ClassVar[bool] = True
     text: str = field(metadata=SHARED)
     citations: tuple[Citation, ...] = field(default=(), converter=_tuple, metadata=SHARED, kw_only=True)
 
@@ -560,8 +562,8 @@ class Image(Value):
     type: ClassVar[Literal["image"]] = "image"
     roles: ClassVar[frozenset[Role]] = USER
     misplaced: ClassVar[Rule] = PLACE_IMAGE
-    nullable_on_wire = frozenset({"transformations"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"transformations"})
+    admits_marker: ClassVar[bool] = True
     source: Base64ImageSource | URLImageSource | FileImageSource = field(metadata=CALLER)
     transformations: ImageTransformations | None = field(default=None, metadata=CALLER, kw_only=True)
 
@@ -687,8 +689,8 @@ class Document(Value):
     # Documents in assistant turns were legal until API version 2026-10-21; the target decides.
     roles: ClassVar[frozenset[Role]] = frozenset({"user", "assistant"})
     misplaced: ClassVar[Rule] = PLACE_SYSTEM
-    nullable_on_wire = frozenset({"title", "context", "citations"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"title", "context", "citations"})
+    admits_marker: ClassVar[bool] = True
     source: Base64PDFSource | PlainTextSource | ContentBlockSource | URLPDFSource | FileDocumentSource = (
         field(metadata=SHARED)
     )
@@ -723,7 +725,7 @@ class SearchResult(Value):
     type: ClassVar[Literal["search_result"]] = "search_result"
     roles: ClassVar[frozenset[Role]] = USER
     misplaced: ClassVar[Rule] = PLACE_SEARCH_RESULT
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     source: str = field(metadata=CALLER, repr=short)
     title: str = field(metadata=CALLER, repr=short)
     content: tuple[Text, ...] = field(
@@ -753,7 +755,7 @@ class ContainerUpload(Value):
     type: ClassVar[Literal["container_upload"]] = "container_upload"
     roles: ClassVar[frozenset[Role]] = frozenset({"user", "assistant"})
     misplaced: ClassVar[Rule] = PLACE_SYSTEM
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     file_id: str = field(metadata=SHARED)
 
 
@@ -878,7 +880,7 @@ class ToolReference(Value):
     """
 
     type: ClassVar[Literal["tool_reference"]] = "tool_reference"
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_name: str = field(
         metadata=flow(Flow.CALLER, matches(TOOL_REFERENCE, r"[a-zA-Z0-9_-]{1,256}", "Name a declared tool."))
     )
@@ -904,8 +906,8 @@ class BrowserState(Value):
     """
 
     type: ClassVar[Literal["browser_state"]] = "browser_state"
-    nullable_on_wire = frozenset({"state_changes"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"state_changes"})
+    admits_marker: ClassVar[bool] = True
     tabs: tuple[JsonObject, ...] = field(
         converter=_objects,
         metadata=flow(Flow.CALLER, kind=Many(Shaped("browser_tab", tagged=False))),
@@ -950,8 +952,8 @@ class ToolResult(Value):
     roles: ClassVar[frozenset[Role]] = USER
     misplaced: ClassVar[Rule] = PLACE_TOOL_RESULT
     # The reference allows a null content that the SDK's types do not; a live probe of August 2026 had it accepted.
-    nullable_on_wire = frozenset({"content", "toolset_name"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"content", "toolset_name"})
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=CLIENT_ID)
     content: str | tuple[ResultContent, ...] | None = field(
         default=None, converter=_result_content, metadata=flow(Flow.CALLER, wrong=RESULT_CONTENT)
@@ -970,9 +972,7 @@ class ToolResult(Value):
             for i, kind in enumerate(kinds):
                 if kind != "text":
                     fix = "Keep the text, and give the rest in a later user turn."
-                    yield Violation(
-                        ERROR_TEXT_ONLY, f"content[{i}]", f"`{kind}` in an error result", fix
-                    )
+                    yield Violation(ERROR_TEXT_ONLY, f"content[{i}]", f"`{kind}` in an error result", fix)
         if "search_result" in kinds:
             for i, kind in enumerate(kinds):
                 if kind != "search_result":
@@ -1011,8 +1011,8 @@ class ToolUse(Value):
     type: ClassVar[Literal["tool_use"]] = "tool_use"
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_TOOL_USE
-    nullable_on_wire = frozenset({"toolset_name"})
-    admits_marker = True
+    nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"toolset_name"})
+    admits_marker: ClassVar[bool] = True
     id: str = field(metadata=CLIENT_ID)
     name: str = field(
         metadata=flow(Flow.SHARED, length(TOOL_USE_NAME, 1, 200, "Use the name of a declared tool."))
@@ -1067,7 +1067,7 @@ class ServerToolUse(Value):
     type: ClassVar[Literal["server_tool_use"]] = "server_tool_use"
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     id: str = field(metadata=SERVER_ID_FIELD)
     name: Literal[
         "web_search",
@@ -1089,7 +1089,7 @@ def _result(*rows: str) -> dict[str, Any]:
 
 
 def _frozen_content(value: "Mapping[str, Any] | Iterable[Mapping[str, Any]]") -> Any:
-    return freeze(value) if isinstance(value, Mapping) else _objects(value)
+    return freeze(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else _objects(value)
 
 
 @final
@@ -1107,7 +1107,7 @@ class WebSearchToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"web_search"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject | tuple[JsonObject, ...] = field(
         converter=_frozen_content,
@@ -1134,7 +1134,7 @@ class WebFetchToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"web_fetch"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject = field(
         converter=freeze, metadata=_result("web_fetch_result", "web_fetch_tool_result_error"), repr=False
@@ -1156,7 +1156,7 @@ class CodeExecutionToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"code_execution"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject = field(
         converter=freeze,
@@ -1181,7 +1181,7 @@ class BashCodeExecutionToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"bash_code_execution"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject = field(
         converter=freeze,
@@ -1206,7 +1206,7 @@ class TextEditorCodeExecutionToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"text_editor_code_execution"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject = field(
         converter=freeze,
@@ -1234,7 +1234,7 @@ class ToolSearchToolResult(Value):
     roles: ClassVar[frozenset[Role]] = ASSISTANT
     misplaced: ClassVar[Rule] = PLACE_SERVER_TOOLS
     answers: ClassVar[frozenset[str]] = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
-    admits_marker = True
+    admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=SERVER_ID_FIELD)
     content: JsonObject = field(
         converter=freeze,

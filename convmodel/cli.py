@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       error   messages.N.content.M: each tool_use must have a single result. Found multiple `tool_result` blocks with id: ID
     0
     """
-    parser = argparse.ArgumentParser(prog="convmodel", description="Judge, explain and show LLM conversation histories.")
+    parser = argparse.ArgumentParser(
+        prog="convmodel", description="Judge, explain and show LLM conversation histories."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     checking = commands.add_parser("check", help="name every fault of a history")
@@ -64,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     checking.add_argument("--model", help="the model that the history goes to")
     checking.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
     checking.add_argument("--platform", choices=PLATFORMS, default="anthropic")
-    checking.add_argument("--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends")
+    checking.add_argument(
+        "--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends"
+    )
     checking.add_argument("--json", action="store_true", help="print one JSON object")
 
     explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
@@ -127,13 +131,16 @@ def _check(args: argparse.Namespace, text: bytes) -> int:
         violations = (*history.faults, *_violations(args, history))
     if args.json:
         rows = [
-            {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix} for fault in violations
+            {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix}
+            for fault in violations
         ]
         print(json.dumps({"violations": rows}))
     elif violations:
         for fault in violations:
             print(f"{fault.path or 'input'}\n  {fault.found}\n  {fault.fix}\n  [{fault.rule}]")
-        print(f"{len(violations)} violation{'s' * (len(violations) != 1)}; `convmodel explain RULE` says more")
+        print(
+            f"{len(violations)} violation{'s' * (len(violations) != 1)}; `convmodel explain RULE` says more"
+        )
     else:
         print("valid")
     return 1 if violations else 0
@@ -154,7 +161,7 @@ def _violations(args: argparse.Namespace, history: History) -> tuple[Violation, 
     return check(
         history.messages,
         system=body.get("system"),
-        tools=body["tools"] if "tools" in body else () if "model" in body else None,
+        tools=body.get("tools", () if "model" in body else None),
         target=target,
         stage=args.stage,
     )

@@ -47,7 +47,9 @@ def writer(flows: frozenset[Flow], tags: Mapping[str, str] | None = None) -> Con
             else override(omit_if_default=attrs.fields_dict(cls)[field.name].default in (None, ()))
             for field in fields_of(cls)
         }
-        fields: Callable[[Any], dict[str, Any]] = make_dict_unstructure_fn(cls, converter, **cast("Any", overrides))
+        fields: Callable[[Any], dict[str, Any]] = make_dict_unstructure_fn(
+            cls, converter, **cast("Any", overrides)
+        )
         tag = getattr(cls, "type", None)
         if tag is None:
             return fields

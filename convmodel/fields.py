@@ -174,7 +174,8 @@ class Reading:
     __slots__ = ("dropped", "flows", "lenient", "markers", "violations")
 
     def __init__(self, flows: frozenset[Flow], *, lenient: bool = False) -> None:
-        self.flows, self.lenient = flows, lenient
+        self.flows: frozenset[Flow] = flows
+        self.lenient: bool = lenient
         self.violations: list[Violation] = []
         self.dropped: list[Violation] = []
         self.markers: list[tuple[str, str]] = []
@@ -223,7 +224,8 @@ def held(value: object) -> Mapping[str, Any] | None:
     if type(value) is not dict and hasattr(type(value), "model_fields_set"):
         sdk: Any = value
         extra = sdk.model_extra
-        return vars(sdk) | extra if extra else vars(sdk)
+        values: dict[str, Any] = vars(sdk)
+        return values | extra if extra else values
     return mapping(value)
 
 
@@ -267,7 +269,13 @@ class Kind:
 
 def described(value: object) -> str:
     """What a value is, without showing it."""
-    names: dict[object, str] = {type(None): "nothing", str: "text", dict: "an object", list: "a list", bool: "a boolean"}
+    names: dict[object, str] = {
+        type(None): "nothing",
+        str: "text",
+        dict: "an object",
+        list: "a list",
+        bool: "a boolean",
+    }
     names |= {int: "a number", float: "a number", bytes: "bytes"}
     return names.get(type(value), f"a value of type {type(value).__name__}")
 
@@ -278,20 +286,25 @@ class Plain(Kind):
     names: ClassVar[dict[type, str]] = {str: "text", int: "a whole number", bool: "true or false"}
 
     def __init__(self, of: type) -> None:
-        self.of, self.expected = of, self.names[of]
-        if of is str:
-            self.admits = is_text  # the most common kind pays for no second call
+        self.of: type = of
+        self.expected: str = self.names[of]
 
     def admits(self, value: Any) -> bool:
         return type(value) is self.of
+
+
+class Words(Plain):
+    """Text that UTF-8 can write."""
+
+    admits = staticmethod(is_text)  # pyright: ignore[reportAssignmentType]  # saves the most common kind a call
 
 
 class Choice(Kind):
     """One of a closed set of values."""
 
     def __init__(self, values: tuple[str, ...]) -> None:
-        self.values = values
-        self.expected = " or ".join(map(repr, values))
+        self.values: tuple[str, ...] = values
+        self.expected: str = " or ".join(map(repr, values))
 
     def admits(self, value: Any) -> bool:
         return type(value) is str and value in self.values
@@ -329,7 +342,7 @@ class Nested(Kind):
     def __init__(self, classes: tuple[type, ...], unknown: Rule = BLOCK_TYPE) -> None:
         self.classes, self.unknown = classes, unknown
         self.by_type = {cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")}
-        self.expected = " or ".join(cls.__name__ for cls in classes)
+        self.expected: str = " or ".join(cls.__name__ for cls in classes)
 
     def admits(self, value: Any) -> bool:
         return type(value) in self.classes
@@ -356,8 +369,8 @@ class Many(Kind):
     """A tuple of values of one kind."""
 
     def __init__(self, item: Kind) -> None:
-        self.item = item
-        self.expected = f"a list of {item.expected}"
+        self.item: Kind = item
+        self.expected: str = f"a list of {item.expected}"
 
     def admits(self, value: Any) -> bool:
         return type(value) is tuple and all(map(self.item.admits, cast("tuple[object, ...]", value)))
@@ -383,8 +396,9 @@ class Either(Kind):
     """A value of one of two kinds: text or a list, one object or a list of them."""
 
     def __init__(self, one: Kind, many: Kind) -> None:
-        self.one, self.many = one, many
-        self.expected = f"{one.expected} or {many.expected}"
+        self.one: Kind = one
+        self.many: Kind = many
+        self.expected: str = f"{one.expected} or {many.expected}"
 
     def admits(self, value: Any) -> bool:
         return self.one.admits(value) or self.many.admits(value)
@@ -404,6 +418,8 @@ class Either(Kind):
 def kind_of(annotation: Any, unknown: Rule = BLOCK_TYPE) -> Kind:
     """The kind that a type annotation stands for, None aside; `unknown` is the rule for a value of another type."""
     origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is str:
+        return Words(str)
     if annotation in Plain.names:
         return Plain(annotation)
     if annotation is JsonObject:
@@ -460,7 +476,7 @@ def _declared(field: attrs.Attribute[Any]) -> Declared:
     return Declared(
         field.name,
         meta["flow"],
-        meta["kind"] or kind_of(field.type),
+        meta["kind"] or kind_of(field.type, BLOCK_TYPE if meta["wrong"] is FIELD_TYPE else meta["wrong"]),
         optional=field.default is not attrs.NOTHING,
         nullable=type(None) in get_args(field.type),
         checks=meta["checks"],
@@ -474,7 +490,11 @@ def _checks_of(cls: Any) -> tuple[Callable[[Any], Any], tuple[tuple[Any, ...], .
     """For the constructor of a class: a getter of all its values, what admits each, and whether it has rules of its own."""
     fields = fields_of(cls)
     names = [field.name for field in fields]
-    getter = operator.attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
+    getter = (
+        operator.attrgetter(*names)
+        if len(names) > 1
+        else lambda value: tuple(getattr(value, n) for n in names)
+    )
     rows = tuple((field.kind.admits, field.nullable, field.checks, field) for field in fields)
     return getter, rows, cls.faults is not Value.faults
 

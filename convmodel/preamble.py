@@ -61,9 +61,7 @@ class Tool(Value):
     Tool(name='weather')
     """
 
-    name: str = attrs.field(
-        metadata=flow(Flow.CALLER, matches(TOOL_NAME, TOOL_NAME_PATTERN, "Rename it."))
-    )
+    name: str = attrs.field(metadata=flow(Flow.CALLER, matches(TOOL_NAME, TOOL_NAME_PATTERN, "Rename it.")))
     input_schema: JsonObject = attrs.field(converter=freeze, metadata=CALLER, repr=False)
     description: str | None = attrs.field(default=None, kw_only=True, metadata=CALLER, repr=False)
 
@@ -172,7 +170,9 @@ def _read_tool(value: object, reading: Reading, path: str) -> Any:
                 reading.fault(REQUIRED_FIELD, f"{path}.{key}", "nothing", f"Add `{key}`.")
     name = data.get("name", "")
     if "name" in data and not (isinstance(name, str) and re.fullmatch(TOOL_NAME_PATTERN, name)):
-        found = f"the name {quoted(name)}" if isinstance(name, str) else f"{described(name)} where a name is due"
+        found = (
+            f"the name {quoted(name)}" if isinstance(name, str) else f"{described(name)} where a name is due"
+        )
         reading.fault(TOOL_NAME, f"{path}.name", found, "Rename it.")
     try:
         return JsonObject({key: thawed(item) for key, item in data.items()})

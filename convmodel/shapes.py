@@ -140,7 +140,7 @@ def faults(value: Any, holds: Any, path: str = "") -> Iterator[Violation]:
         if not isinstance(value, list):
             yield Violation(FIELD_TYPE, path, f"{described(value)} where a list is due", "Pass a list.")
             return
-        for i, item in enumerate(cast("list[Any]", value)):
+        for i, item in enumerate(value):
             yield from faults(item, holds.item, f"{path}[{i}]")
     elif isinstance(holds, (Tagged, Untagged)):
         if not isinstance(value, dict):
@@ -173,7 +173,7 @@ def _row_faults(data: dict[str, Any], row: dict[str, Key], tagged: bool, path: s
 def trimmed(value: Any, holds: Any, reading: Reading, path: str) -> Any:
     """A plain JSON value of a response without the keys that requests do not have; what is left out is reported."""
     if isinstance(holds, ListOf) and isinstance(value, list):
-        items = cast("list[Any]", value)
+        items = value
         return [trimmed(item, holds.item, reading, f"{path}[{i}]") for i, item in enumerate(items)]
     if not isinstance(holds, (Tagged, Untagged)) or not isinstance(value, dict):
         return value
@@ -198,8 +198,8 @@ class Shaped(Kind):
     """A JSON object that a row of the table admits."""
 
     def __init__(self, *rows: str, tagged: bool = True) -> None:
-        self.holds = Tagged(rows) if tagged else Untagged(rows[0])
-        self.expected = f"a JSON object ({' or '.join(rows)})"
+        self.holds: Tagged | Untagged = Tagged(rows) if tagged else Untagged(rows[0])
+        self.expected: str = f"a JSON object ({' or '.join(rows)})"
 
     def admits(self, value: Any) -> bool:
         return type(value) is JsonObject and next(faults(value.thaw(), self.holds), None) is None
@@ -222,7 +222,7 @@ class Shaped(Kind):
 def _unmarked(value: Any, reading: Reading, path: str) -> Any:
     """A plain JSON value less the cache markers at the places that admit one."""
     if isinstance(value, list):
-        return [_unmarked(item, reading, f"{path}[{i}]") for i, item in enumerate(cast("list[Any]", value))]
+        return [_unmarked(item, reading, f"{path}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     data = cast("dict[str, Any]", value)

@@ -123,7 +123,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
     other = False
     for i, block in enumerate(blocks):
         kind = block.type
-        cls = type(block) if type(block) is not Broken else BLOCKS.get(kind, OpaqueBlock)
+        cls: Any = type(block) if type(block) is not Broken else BLOCKS.get(kind, OpaqueBlock)
         if role not in cls.roles:
             rule = cls.misplaced if role != "system" else BLOCKS["text"].misplaced
             yield Violation(rule, place.block(i), f"`{kind}` in {role} content", "Move or drop it.")
@@ -131,7 +131,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
             continue
         if cls is not Text:
             blank = False
-        elif isinstance(block, Text):
+        elif not isinstance(block, Broken):
             if not block.text:
                 yield Violation(TEXT_NONEMPTY, place.block(i, "text"), "empty text", "Drop the block.")
                 blank = False
@@ -226,7 +226,7 @@ class _Turn:
     """What all turns share. The slots hold what is written once: neither equality, pickle nor `asdict` sees them."""
 
     __slots__ = ("_hashes", "_traits", "_wire")
-    role: ClassVar[Role]
+    role: ClassVar[Any]  # a Role, which each class narrows to its own
     blocks: tuple[Any, ...]
     _wire: dict[str, bytes]
     _hashes: tuple[tuple[bytes, bool], ...]

@@ -48,13 +48,13 @@ def view_messages(messages: object) -> str:
     if not isinstance(messages, list):
         return f"? {type(messages).__name__}"
     lines: list[str] = []
-    for index, message in enumerate(cast("list[object]", messages)):
+    for index, message in enumerate(messages):
         if not isinstance(message, dict):
             lines += _turn(index, "?", [message])
             continue
         data = cast("dict[str, Any]", message)
         content = data.get("content")
-        blocks = cast("list[Any]", content) if isinstance(content, list) else [content]
+        blocks = content if isinstance(content, list) else [content]
         lines += _turn(index, _name(data.get("role")), blocks)
     return "\n".join(lines)
 
@@ -88,7 +88,9 @@ def _block(block: object) -> str:
         details.append("error")
     if isinstance(data.get("synthetic"), str):
         details.append(_name(data["synthetic"]))
-    details += [_size(data[key]) for key in ("thinking", "content", "data") if isinstance(data.get(key), (str, list))]
+    details += [
+        _size(data[key]) for key in ("thinking", "content", "data") if isinstance(data.get(key), (str, list))
+    ]
     return " ".join([kind, *details])
 
 

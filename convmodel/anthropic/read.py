@@ -18,7 +18,7 @@ from ..blocks import (
     ToolUse,
     UnsignedThinking,
 )
-from ..conversation import Conversation, State, _at, _Log, step
+from ..conversation import Conversation, at_length
 from ..declared import ANSWERED, SENT
 from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, quoted
 from ..fields import (
@@ -37,6 +37,8 @@ from ..fields import (
     thawed,
 )
 from ..jsonvalue import decode
+from ..log import Log
+from ..machine import State, step
 from ..markers import marker_faults
 from ..preamble import Preamble, read_preamble
 from ..turns import AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, traits_of, turn_faults
@@ -212,7 +214,7 @@ class _History:
 
     def __init__(self, preamble: Preamble | None, reading: Reading, origins: Mapping[int, Origin]) -> None:
         self.reading, self.origins = reading, origins
-        self.log = _Log(preamble or Preamble())
+        self.log = Log(preamble or Preamble())
         self.state = State()
         self.ids: dict[str, int] = {}
         self.count = 0
@@ -225,7 +227,7 @@ class _History:
             reading.fault(FIELD_TYPE, path, f"{described(raw)} where a message is due", "Pass an object.")
             return
         role = data.get("role")
-        if role not in TURNS or not isinstance(role, str):
+        if not isinstance(role, str) or role not in TURNS:
             rule, found = (REQUIRED_FIELD, "nothing") if role is None else (ROLE, f"the role {quoted(role)}")
             reading.fault(rule, f"{path}.role", found, "Use `user`, `assistant` or `system`.")
             return
@@ -331,7 +333,7 @@ def _read(
     whole = len(history.log.turns) == len(messages) and preamble is not None
     if not whole:
         return None, reading.violations
-    convo = _at(history.log, len(history.log.turns))
+    convo = at_length(history.log, len(history.log.turns))
     if target is not None:
         reading.violations.extend(_foreign_thinking(convo, target))
         reading.violations.extend(target_faults(convo, target, WIRE, tools_known=tools is not None))

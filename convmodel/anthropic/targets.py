@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 import attrs
 
 from ..blocks import Text
-from ..conversation import AwaitingTools, Conversation, Phase
+from ..conversation import AwaitingTools, Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
+from ..machine import Phase
 from ..turns import THOUGHTS, AssistantTurn, cites
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import msgspec
 
 from ..blocks import Text
-from ..conversation import LOCK, AwaitingModel, Conversation
+from ..conversation import AwaitingModel, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
+from ..log import LOCK
 from ..turns import THOUGHTS, AssistantTurn, Turn
 from .targets import MAX_MESSAGES, MESSAGES_MAX, PLATFORMS, Target, target_faults
 
@@ -100,7 +101,9 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
             last = next((at for at in reversed(range(index)) if pieces[2 * at] != _LEFT_OUT), None)
             if last is None:
                 opening = _OPEN[turn.role]
-            elif log.states[index + 1].joined or (not platform.repeats_roles and log.turns[last].role == turn.role):
+            elif log.states[index + 1].joined or (
+                not platform.repeats_roles and log.turns[last].role == turn.role
+            ):
                 opening = _JOIN
             else:
                 opening = _NEXT[turn.role]
@@ -115,7 +118,9 @@ def _messages_bytes(convo: Conversation, target: Target | None) -> list[bytes]:
         written = sum(opening not in (_JOIN, _LEFT_OUT) for opening in pieces[::2])
         if written > MAX_MESSAGES:
             found = f"{written} messages"
-            raise ValidationError([Violation(MESSAGES_MAX, "messages", found, f"Send at most {MAX_MESSAGES}.")])
+            raise ValidationError(
+                [Violation(MESSAGES_MAX, "messages", found, f"Send at most {MAX_MESSAGES}.")]
+            )
     return [b"[", *pieces, b"]}]" if any(pieces) else b"]"]
 
 
@@ -179,7 +184,9 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     preamble = convo.preamble
     if preamble.system:
         plain = len(preamble.system) == 1 and not preamble.system[0].citations
-        system: object = preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
+        system: object = (
+            preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
+        )
         parts["system"] = msgspec.Raw(encode(system))
     if preamble.tools:
         parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
@@ -235,7 +242,9 @@ def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
     parts = _fields(convo, target)
     if decided := [name for name in _DECIDED if name in params]:
         fix = "The conversation and the target decide it."
-        raise ValidationError([Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided])
+        raise ValidationError(
+            [Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided]
+        )
     extra = JsonObject(params)
     more = {key: msgspec.Raw(msgspec.json.encode(extra[key])) for key in extra}
     head = msgspec.json.encode({"model": parts.pop("model"), **more, **parts})

@@ -15,8 +15,9 @@ comes with the extra `testing`.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 import attrs
 from hypothesis import strategies as st
@@ -82,10 +83,19 @@ from ..preamble import Tool
 from ..turns import THOUGHTS, AssistantTurn, Origin, Reply, SystemTurn, UserTurn, unfinished_calls
 
 Json: TypeAlias = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _once(make: Callable[P, T]) -> Callable[P, T]:
+    """A strategy function that makes each strategy once, since making one costs more than drawing from it."""
+    return cast("Callable[P, T]", functools.cache(make))
+
 
 # ---------------------------------------------------------------- values
 
 
+@_once
 def texts(min_size: int = 0) -> SearchStrategy[str]:
     """Text that can be sent: any characters but lone surrogates.
 
@@ -95,12 +105,16 @@ def texts(min_size: int = 0) -> SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), min_size=min_size, max_size=12)
 
 
+@_once
 def _said() -> SearchStrategy[str]:
     """Text that is more than whitespace."""
-    few = st.sampled_from(["Hello.", " Go on. ", "naïve \N{SNOWMAN}", '"quoted" \\ \N{BELL}', "two\nlines\u2028"])
+    few = st.sampled_from(
+        ["Hello.", " Go on. ", "naïve \N{SNOWMAN}", '"quoted" \\ \N{BELL}', "two\nlines\u2028"]
+    )
     return few | texts(1).filter(lambda text: not text.isspace())
 
 
+@_once
 def json_values() -> SearchStrategy[Any]:
     """Plain JSON values: nested, with integers of any size and keys of any text.
 
@@ -116,10 +130,12 @@ def json_values() -> SearchStrategy[Any]:
     )
 
 
+@_once
 def _keys() -> SearchStrategy[str]:
     return st.sampled_from(["type", "text", "city", "_text", "__class__", "cache_control", ""]) | texts()
 
 
+@_once
 def json_objects() -> SearchStrategy[JsonObject]:
     """Free JSON as a `JsonObject`; `.thaw()` makes a plain dict of it.
 
@@ -128,10 +144,12 @@ def json_objects() -> SearchStrategy[JsonObject]:
     return st.dictionaries(_keys(), json_values(), max_size=3).map(JsonObject)
 
 
+@_once
 def _index(least: int = 0) -> SearchStrategy[int]:
     return st.integers(least, 2**66)
 
 
+@_once
 def citations() -> SearchStrategy[Citation]:
     """Citations of all five kinds, as the model writes them.
 
@@ -140,7 +158,13 @@ def citations() -> SearchStrategy[Citation]:
     title = st.none() | st.just("Facts")
     return st.one_of(
         st.builds(
-            CitationCharLocation, texts(), _index(), title, _index(), _index(), file_id=st.none() | st.just("file_1")
+            CitationCharLocation,
+            texts(),
+            _index(),
+            title,
+            _index(),
+            _index(),
+            file_id=st.none() | st.just("file_1"),
         ),
         st.builds(CitationPageLocation, texts(), _index(), title, _index(1), _index(1)),
         st.builds(CitationContentBlockLocation, texts(), _index(), title, _index(), _index()),
@@ -152,6 +176,7 @@ def citations() -> SearchStrategy[Citation]:
 # ---------------------------------------------------------------- blocks of the user
 
 
+@_once
 def text_blocks(*, cited: bool = False) -> SearchStrategy[Text]:
     """Text that says something.
 
@@ -164,6 +189,7 @@ def text_blocks(*, cited: bool = False) -> SearchStrategy[Text]:
     return st.builds(Text, _said(), citations=quoting)
 
 
+@_once
 def images() -> SearchStrategy[Image]:
     """Images by bytes, address and file; the bytes only begin like an image.
 
@@ -176,7 +202,9 @@ def images() -> SearchStrategy[Image]:
         "image/webp": b"RIFF\0\0\0\0WEBP",
     }
     encoded = st.builds(
-        lambda kind, tail: Base64ImageSource(base64.b64encode(heads[kind] + tail).decode(), cast("Any", kind)),
+        lambda kind, tail: Base64ImageSource(
+            base64.b64encode(heads[kind] + tail).decode(), cast("Any", kind)
+        ),
         st.sampled_from(sorted(heads)),
         st.binary(max_size=4),
     )
@@ -187,6 +215,7 @@ def images() -> SearchStrategy[Image]:
     return st.builds(Image, encoded | elsewhere, transformations=sized)
 
 
+@_once
 def documents() -> SearchStrategy[Document]:
     """Documents of every source.
 
@@ -202,10 +231,14 @@ def documents() -> SearchStrategy[Document]:
     return st.builds(Document, sources, title=label, context=label, citations=_citing())
 
 
+@_once
 def _citing() -> SearchStrategy[CitationsConfig | None]:
-    return st.sampled_from([None, CitationsConfig(), CitationsConfig(enabled=True), CitationsConfig(enabled=False)])
+    return st.sampled_from(
+        [None, CitationsConfig(), CitationsConfig(enabled=True), CitationsConfig(enabled=False)]
+    )
 
 
+@_once
 def search_results() -> SearchStrategy[SearchResult]:
     """Search results that the caller gives.
 
@@ -215,6 +248,7 @@ def search_results() -> SearchStrategy[SearchResult]:
     return st.builds(SearchResult, texts(), texts(), content, citations=_citing())
 
 
+@_once
 def container_uploads() -> SearchStrategy[ContainerUpload]:
     """Files for the container of the code execution tool.
 
@@ -223,6 +257,7 @@ def container_uploads() -> SearchStrategy[ContainerUpload]:
     return st.builds(ContainerUpload, st.sampled_from(["file_1", "file_2"]))
 
 
+@_once
 def tool_references() -> SearchStrategy[ToolReference]:
     """References to declared tools, for results of a tool search of the caller's own.
 
@@ -231,6 +266,7 @@ def tool_references() -> SearchStrategy[ToolReference]:
     return st.builds(ToolReference, st.sampled_from(TOOL_NAMES))
 
 
+@_once
 def browser_states() -> SearchStrategy[BrowserState]:
     """What a browser tool of the caller's own shows: one active tab, and what happened to it.
 
@@ -238,7 +274,12 @@ def browser_states() -> SearchStrategy[BrowserState]:
     """
     tab = {"tab_id": "1", "title": "Start", "url": "https://example.org", "active": True}
     opened = {"type": "tab_opened", "tab_id": "1"}
-    loaded = {"type": "download_completed", "download_id": "d", "url": "https://example.org/f", "size_bytes": 3}
+    loaded = {
+        "type": "download_completed",
+        "download_id": "d",
+        "url": "https://example.org/f",
+        "size_bytes": 3,
+    }
     return st.builds(BrowserState, st.just([tab]), st.sampled_from([None, [opened], [opened, loaded]]))
 
 
@@ -252,20 +293,24 @@ def tool_results(call: ToolUse | None = None) -> SearchStrategy[ToolResult]:
     """
     if call is None:
         return tool_uses().flatmap(tool_results)
+    outcomes = _outcomes(in_toolset=call.toolset_name is not None, text_only=call.is_programmatic)
+    return outcomes.map(lambda outcome: call.result(outcome[0], is_error=outcome[1]))
+
+
+@_once
+def _outcomes(*, in_toolset: bool, text_only: bool) -> SearchStrategy[tuple[Any, bool | None]]:
+    """Contents of results, each with its `is_error`."""
     blank = st.sampled_from(["", " ", "\n"]).map(Text)
     written = st.lists(text_blocks() | blank, max_size=2)
-    worded = texts() | written if call.toolset_name is None else _said()
-    answered = st.none() | texts() | written
-    if not call.is_programmatic:
+    failures = st.tuples(_said() if in_toolset else texts() | written, st.just(True))
+    answers: SearchStrategy[Any] = st.none() | texts() | written
+    if not text_only:
         mixed = text_blocks() | images() | documents() | tool_references() | browser_states()
-        answered |= st.lists(search_results(), min_size=1, max_size=2) | st.lists(mixed, max_size=2)
-    return st.one_of(
-        answered.map(call.result),
-        st.builds(call.result, answered, is_error=st.just(False)),
-        st.builds(call.result, worded, is_error=st.just(True)),
-    )
+        answers |= st.lists(search_results(), min_size=1, max_size=2) | st.lists(mixed, max_size=2)
+    return st.tuples(answers, st.sampled_from([None, False])) | failures
 
 
+@_once
 def user_blocks() -> SearchStrategy[UserBlock]:
     """Everything that a user may say besides results.
 
@@ -280,6 +325,7 @@ TOOL_NAMES = ("weather", "run-query", "A_long_name")
 """The names of the tools that the strategies declare and call."""
 
 
+@_once
 def thinking_blocks() -> SearchStrategy[Thinking]:
     """Signed thinking, its text often omitted.
 
@@ -288,6 +334,7 @@ def thinking_blocks() -> SearchStrategy[Thinking]:
     return st.builds(Thinking, texts(), st.sampled_from(["c2lnbmVk", "c2lnbmVkIHRvbw=="]))
 
 
+@_once
 def redacted_thinking_blocks() -> SearchStrategy[RedactedThinking]:
     """Thinking that the service encrypted.
 
@@ -296,6 +343,7 @@ def redacted_thinking_blocks() -> SearchStrategy[RedactedThinking]:
     return st.builds(RedactedThinking, texts(1))
 
 
+@_once
 def unsigned_thinking_blocks() -> SearchStrategy[UnsignedThinking]:
     """Thinking of a compatible endpoint, which the Messages API never sees.
 
@@ -304,10 +352,12 @@ def unsigned_thinking_blocks() -> SearchStrategy[UnsignedThinking]:
     return st.builds(UnsignedThinking, texts(), st.sampled_from([None, ""]))
 
 
+@_once
 def _callers() -> SearchStrategy[Caller | None]:
     return st.sampled_from([None, None, None, DirectCaller(), ServerToolCaller20260120("srvtoolu_code")])
 
 
+@_once
 def tool_uses() -> SearchStrategy[ToolUse]:
     """Client calls: with and without caller and toolset, with any input.
 
@@ -320,6 +370,7 @@ def tool_uses() -> SearchStrategy[ToolUse]:
     )
 
 
+@_once
 def server_tool_uses() -> SearchStrategy[ServerToolUse]:
     """Calls of the service's own tools.
 
@@ -339,8 +390,16 @@ def _error(kind: str) -> Json:
 
 
 _RUN: Json = {"return_code": 0, "stderr": ""}
-_FILE_READ: Json = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Facts."}}
-_PAGE: Json = {"type": "web_search_result", "encrypted_content": "b3BhcXVl", "title": "A page", "url": "https://a.org"}
+_FILE_READ: Json = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "Facts."},
+}
+_PAGE: Json = {
+    "type": "web_search_result",
+    "encrypted_content": "b3BhcXVl",
+    "title": "A page",
+    "url": "https://a.org",
+}
 _FOUND: list[Json] = [{"type": "tool_reference", "tool_name": "weather"}]
 _SEARCHED: list[Any] = [
     _error("tool_search"),
@@ -403,9 +462,12 @@ def server_tool_results(call: ServerToolUse | None = None) -> SearchStrategy[Ser
     if call is None:
         return server_tool_uses().flatmap(server_tool_results)
     made, contents = _SERVED[call.name]
-    return cast("SearchStrategy[ServerToolResult]", st.builds(made, st.just(call.id), st.sampled_from(contents)))
+    return cast(
+        "SearchStrategy[ServerToolResult]", st.builds(made, st.just(call.id), st.sampled_from(contents))
+    )
 
 
+@_once
 def opaque_blocks() -> SearchStrategy[OpaqueBlock]:
     """Blocks of a type that convmodel has no class for.
 
@@ -415,6 +477,7 @@ def opaque_blocks() -> SearchStrategy[OpaqueBlock]:
     return st.builds(lambda kind, data: OpaqueBlock({**data, "type": kind}), kinds, json_objects())
 
 
+@_once
 def assistant_blocks(*, opaque: bool = True) -> SearchStrategy[AssistantBlock]:
     """Everything that the model may say in one block, the results of server tools aside.
 
@@ -424,27 +487,43 @@ def assistant_blocks(*, opaque: bool = True) -> SearchStrategy[AssistantBlock]:
     >>> content = st.lists(assistant_blocks(opaque=False))
     """
     rare = container_uploads() | documents() | unsigned_thinking_blocks() | redacted_thinking_blocks()
-    common = text_blocks(cited=True) | thinking_blocks() | tool_uses() | server_tool_uses() | rare
-    return common | opaque_blocks() if opaque else common
+    return _weighted(
+        (4, tool_uses()),
+        (3, text_blocks(cited=True)),
+        (3, thinking_blocks()),
+        (2, server_tool_uses()),
+        (2, rare | opaque_blocks() if opaque else rare),
+    )
+
+
+def _weighted(*choices: tuple[int, SearchStrategy[Any]]) -> SearchStrategy[Any]:
+    """One of some strategies, each as often as its weight says."""
+    return st.sampled_from([each for weight, each in choices for _ in range(weight)]).flatmap(lambda each: each)
 
 
 # ---------------------------------------------------------------- turns and replies
 
 
+_MOSTLY = st.sampled_from([True, True, True, False])
+
+
+@_once
+def _thoughts_and_words(*, opaque: bool) -> SearchStrategy[list[AssistantBlock]]:
+    return st.lists(assistant_blocks(opaque=opaque), max_size=4)
+
+
 @st.composite
 def _spoken(draw: st.DrawFn, *, opaque: bool, owed: Sequence[ServerToolUse] = ()) -> list[AssistantBlock]:
     """Blocks in an order in which the model may give them: most server calls are answered, `owed` ones first."""
-    blocks: list[AssistantBlock] = [
-        draw(server_tool_results(call)) for call in owed if draw(st.sampled_from([True, True, False]))
-    ]
+    blocks: list[AssistantBlock] = [draw(server_tool_results(call)) for call in owed if draw(_MOSTLY)]
     used: set[str] = set()
-    for block in draw(st.lists(assistant_blocks(opaque=opaque), max_size=4)):
+    for block in draw(_thoughts_and_words(opaque=opaque)):
         if isinstance(block, (ToolUse, ServerToolUse)):
             if block.id in used:
                 continue
             used.add(block.id)
         blocks.append(block)
-        if isinstance(block, ServerToolUse) and draw(st.sampled_from([True, True, True, False])):
+        if isinstance(block, ServerToolUse) and draw(_MOSTLY):
             blocks.append(draw(server_tool_results(block)))
     return blocks
 
@@ -456,17 +535,18 @@ def _ended(blocks: list[AssistantBlock]) -> list[AssistantBlock]:
     return blocks
 
 
-@st.composite
-def user_turns(draw: st.DrawFn) -> UserTurn:
+@_once
+def user_turns() -> SearchStrategy[UserTurn]:
     """User turns taken alone: results of any calls, then anything else.
 
     >>> speaking = user_turns().filter(lambda turn: not turn.results)
     """
-    results = draw(st.lists(tool_results(), max_size=2, unique_by=lambda result: result.tool_use_id))
-    said = draw(st.lists(user_blocks(), min_size=0 if results else 1, max_size=2))
-    return UserTurn((*results, *said))
+    results = st.lists(tool_results(), max_size=2, unique_by=lambda result: result.tool_use_id)
+    more = st.lists(user_blocks(), max_size=2)
+    return st.builds(lambda answers, said: UserTurn((*answers, *said)), results, more) | _contents().map(UserTurn)
 
 
+@_once
 def assistant_turns(*, opaque: bool = True) -> SearchStrategy[AssistantTurn]:
     """Assistant turns taken alone, also empty ones, with and without origin.
 
@@ -475,25 +555,31 @@ def assistant_turns(*, opaque: bool = True) -> SearchStrategy[AssistantTurn]:
 
     >>> asking = assistant_turns().filter(lambda turn: bool(turn.calls))
     """
-    origin = st.none() | _spoken(opaque=opaque).flatmap(lambda blocks: _origins(blocks, strange=False))
-    return st.builds(AssistantTurn, _spoken(opaque=opaque).map(_ended), origin)
+    blocks = _spoken(opaque=opaque).map(_ended)
+    return blocks.flatmap(lambda said: st.builds(AssistantTurn, st.just(said), st.none() | _origins(_fitting(said))))
 
 
 REASONS = (*RECEIVED, "a_reason_to_come")
 """Every stop reason that is documented, none at all, and an unknown one."""
 
 
-def _origins(blocks: Sequence[AssistantBlock], *, strange: bool) -> SearchStrategy[Origin]:
-    """Origins that suit some blocks; if `strange`, any stop reason may stand beside them."""
-    calls = any(isinstance(block, ToolUse) for block in blocks)
-    fitting = "pause_turn" if unfinished_calls(blocks) and not calls else "tool_use" if calls else "end_turn"
-    reasons = st.sampled_from([fitting] * 12 + list(REASONS) * strange)
+def _fitting(blocks: Sequence[AssistantBlock]) -> str:
+    """The stop reason under which the model ends with some blocks."""
+    if any(isinstance(block, ToolUse) for block in blocks):
+        return "tool_use"
+    return "pause_turn" if unfinished_calls(blocks) else "end_turn"
+
+
+@_once
+def _origins(fitting: str, *, strange: bool = False) -> SearchStrategy[Origin]:
+    """Origins under one stop reason; if `strange`, also under any other, and from another vendor."""
+    reasons: list[str | None] = [fitting] * 24
     return st.builds(
         Origin,
         vendor=st.sampled_from(["anthropic"] * 5 + ["deepseek"] * strange),
         model=st.sampled_from([None, "claude-opus-4-8"]),
-        id=st.none() | st.just("msg_1"),
-        stop_reason=reasons,
+        id=st.sampled_from([None, "msg_1"]),
+        stop_reason=st.sampled_from(reasons + list(REASONS) * strange),
         container=st.sampled_from([None, None, None, "container_1"]),
     )
 
@@ -509,15 +595,16 @@ def replies(draw: st.DrawFn, *, opaque: bool = True, owed: Sequence[ServerToolUs
     >>> cut = replies().filter(lambda reply: reply.origin.stop_reason == "max_tokens")
     """
     blocks = draw(_spoken(opaque=opaque, owed=owed))
-    if draw(st.sampled_from([True, True, True, False])):
+    if draw(_MOSTLY):
         blocks = _ended(blocks)
-    complete = draw(st.sampled_from([True] * 9 + [False]))
-    return Reply(blocks, draw(_origins(blocks, strange=True)), complete=complete)
+    origin = draw(_origins(_fitting(blocks), strange=True))
+    return Reply(blocks, origin, complete=draw(_MOSTLY) or draw(_MOSTLY))
 
 
 # ---------------------------------------------------------------- conversations
 
 
+@_once
 def system_prompts() -> SearchStrategy[list[Text] | str | None]:
     """System prompts as `start` and `empty` take them.
 
@@ -526,6 +613,7 @@ def system_prompts() -> SearchStrategy[list[Text] | str | None]:
     return st.none() | _said() | st.lists(text_blocks(), max_size=2)
 
 
+@_once
 def tools() -> SearchStrategy[list[Tool]]:
     """Definitions of the tools that the strategies call; never none.
 
@@ -534,7 +622,9 @@ def tools() -> SearchStrategy[list[Tool]]:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     described = st.none() | texts()
     return st.tuples(described, described).map(
-        lambda said: [Tool(name, schema, description=each) for name, each in zip(TOOL_NAMES, said, strict=False)]
+        lambda said: [
+            Tool(name, schema, description=each) for name, each in zip(TOOL_NAMES, said, strict=False)
+        ]
     )
 
 
@@ -549,7 +639,7 @@ def conversations(draw: st.DrawFn, *, opaque: bool = True, max_moves: int = 8) -
     >>> waiting = conversations().filter(lambda convo: isinstance(convo, AwaitingTools))
     """
     convo: Conversation = empty(draw(system_prompts()), draw(tools()))
-    for _ in range(draw(st.integers(0, max_moves))):
+    for _ in range(draw(st.sampled_from(range(max_moves + 1)))):
         convo = _moved(draw, convo, opaque=opaque)
     return convo
 
@@ -574,21 +664,23 @@ def _sendable(draw: st.DrawFn, convo: Conversation) -> AwaitingModel:
         return convo.answer(_answers(draw, convo))
     if isinstance(convo, AwaitingModel):
         last = convo.turns[-1]
-        if not isinstance(last, AssistantTurn) or any(isinstance(block, ServerToolUse) for block in last.blocks):
+        if not isinstance(last, AssistantTurn) or any(
+            isinstance(block, ServerToolUse) for block in last.blocks
+        ):
             return convo
         convo = convo.abandon()  # a pause that has no server call does not occur in the wild
     return convo if isinstance(convo, AwaitingModel) else convo.user(*draw(_contents()))
 
 
+@_once
 def _contents() -> SearchStrategy[list[UserBlock]]:
     return st.lists(user_blocks(), min_size=1, max_size=2)
 
 
 def _moved(draw: st.DrawFn, convo: Conversation, *, opaque: bool) -> Conversation:
     """The conversation after one move that its state has. A move that is refused leaves it as it is."""
-    moves = _MOVES[type(convo)]
     try:
-        return draw(st.sampled_from(moves))(draw, convo, opaque)
+        return draw(_MOVES[type(convo)])(draw, convo, opaque)
     except ConvmodelError:
         return convo
 
@@ -606,7 +698,12 @@ def _assistant(draw: st.DrawFn, convo: AwaitingUser | AwaitingModel, opaque: boo
 
 
 def _system(draw: st.DrawFn, convo: AwaitingModel, _: bool) -> Conversation:
-    return convo.system(*draw(st.lists(text_blocks(), min_size=1, max_size=2)))
+    return convo.system(*draw(_instructions()))
+
+
+@_once
+def _instructions() -> SearchStrategy[list[Text]]:
+    return st.lists(text_blocks(), min_size=1, max_size=2)
 
 
 def _receive(draw: st.DrawFn, convo: AwaitingModel, opaque: bool) -> Conversation:
@@ -624,7 +721,7 @@ def _abandon(_: st.DrawFn, convo: AwaitingModel, __: bool) -> Conversation:
 
 
 def _answer(draw: st.DrawFn, convo: AwaitingTools, _: bool) -> Conversation:
-    return convo.answer(_answers(draw, convo), draw(st.just([]) | st.lists(user_blocks(), max_size=2)))
+    return convo.answer(_answers(draw, convo), () if draw(_MOSTLY) else draw(_contents()))
 
 
 def _answer_one(draw: st.DrawFn, convo: AwaitingTools, _: bool) -> Conversation:
@@ -636,7 +733,7 @@ def _close(draw: st.DrawFn, convo: AwaitingTools, _: bool) -> Conversation:
 
 
 def _rewind(draw: st.DrawFn, convo: Conversation, _: bool) -> Conversation:
-    return convo.rewind(draw(st.integers(0, len(convo.turns))))
+    return convo.rewind(max(0, len(convo.turns) - draw(st.integers(0, 3))))
 
 
 def _answers(draw: st.DrawFn, convo: AwaitingTools) -> list[ToolResult]:
@@ -656,8 +753,319 @@ def _unused(blocks: Sequence[AssistantBlock], convo: Conversation) -> list[Assis
     return made
 
 
-_MOVES: dict[type, list[Move]] = {
-    AwaitingUser: [_user, _user, _user, _user, _assistant, _rewind],
-    AwaitingModel: [_receive, _receive, _receive, _receive, _receive, _user, _system, _assistant, _abandon, _rewind],
-    AwaitingTools: [_answer, _answer, _answer, _answer_one, _answer_one, _close, _rewind],
+_MOVES: dict[type, SearchStrategy[Move]] = {
+    AwaitingUser: st.sampled_from([_user] * 8 + [_assistant, _rewind]),
+    AwaitingModel: st.sampled_from([_receive] * 12 + [_user, _user, _system, _assistant, _abandon, _rewind]),
+    AwaitingTools: st.sampled_from([_answer] * 4 + [_answer_one] * 4 + [_close, _rewind]),
 }
+
+# ---------------------------------------------------------------- near misses
+
+
+class NearMiss(NamedTuple):
+    """A history in wire form, and the same with one edit that breaks one rule.
+
+    Args:
+        valid: The messages before the edit; they may be sent, with the tools of `tools`.
+        broken: The messages after it.
+        rule: The id of the rule that the edit breaks.
+    """
+
+    valid: list[Json]
+    broken: list[Json]
+    rule: str
+
+
+def near_misses(rule: str | None = None) -> SearchStrategy[NearMiss]:
+    """Pairs of a valid history and one that breaks exactly one rule.
+
+    The broken place stands behind a conversation, and in front of more, so that it is not always the first or last.
+
+    Args:
+        rule: The id of one of `NEAR_MISS_RULES`; None for all.
+
+    >>> from convmodel.anthropic import check
+    >>> @given(near_misses())
+    ... def test_my_checker_is_as_strict(miss):
+    ...     assert {violation.rule for violation in check(miss.broken)} == {miss.rule}
+    """
+    sites = [site for site in _SITES if rule in (None, site.rule)]
+    return st.builds(_placed, st.sampled_from(sites), conversations(opaque=False, max_moves=5), _MOSTLY)
+
+
+def _placed(site: NearMiss, convo: Conversation, followed: bool) -> NearMiss:
+    rest = next(
+        point for n in reversed(range(len(convo.turns) + 1)) if isinstance(point := convo.rewind(n), AwaitingUser)
+    )
+    before = cast("list[Json]", to_messages(rest))
+    after = [_model(_text("Done.")), _ask("Thank you.")] if followed else []
+    if site.rule == "sysmsg-not-first":
+        return site._replace(valid=[*site.valid, *after], broken=[*site.broken, *after])
+    return site._replace(valid=[*before, *site.valid, *after], broken=[*before, *site.broken, *after])
+
+
+def _text(text: str, **more: Any) -> Json:
+    return {"type": "text", "text": text, **more}
+
+
+def _ask(*content: Json | str) -> Json:
+    return {"role": "user", "content": [_text(each) if isinstance(each, str) else each for each in content]}
+
+
+def _model(*content: Json) -> Json:
+    return {"role": "assistant", "content": list(content)}
+
+
+def _order(*content: Json) -> Json:
+    return {"role": "system", "content": list(content)}
+
+
+def _call(id: str = "near_1", **more: Any) -> Json:
+    return {"type": "tool_use", "id": id, "name": TOOL_NAMES[0], "input": {}, **more}
+
+
+def _result(id: str = "near_1", content: Any = "ok", **more: Any) -> Json:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
+
+
+def _served(id: str = "srvtoolu_near", **more: Any) -> Json:
+    return {"type": "server_tool_use", "id": id, "name": "web_search", "input": {}, **more}
+
+
+def _hits(id: str = "srvtoolu_near", kind: str = "web_search_tool_result", **more: Any) -> Json:
+    return {"type": kind, "tool_use_id": id, "content": [], **more}
+
+
+def _image(data: bytes | str = b"\x89PNG\r\n\x1a\n", media_type: str = "image/png") -> Json:
+    encoded = data if isinstance(data, str) else base64.b64encode(data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": encoded}}
+
+
+def _document(source: Json | None = None, **more: Any) -> Json:
+    plain = {"type": "text", "media_type": "text/plain", "data": "Facts."}
+    return {"type": "document", "source": source or plain, **more}
+
+
+def _found_text(*texts: str) -> Json:
+    content = [_text(each) for each in texts]
+    return {"type": "search_result", "source": "notes", "title": "Notes", "content": content}
+
+
+def _quoting(**more: Any) -> Json:
+    citation = {
+        "type": "char_location",
+        "cited_text": "x",
+        "document_index": 0,
+        "document_title": None,
+        "start_char_index": 0,
+        "end_char_index": 1,
+        **more,
+    }
+    return _text("So it says.", citations=[{key: value for key, value in citation.items() if value != "-"}])
+
+
+def _round(call: Json, *reply: Json | str) -> list[Json]:
+    """A question, a turn with one call, and what the user says then."""
+    return [_ask("Please."), _model(call), _ask(*reply)]
+
+
+def _said_then(valid: Json, broken: Json, rule: str) -> NearMiss:
+    """A block in a user turn, beside text, before and after the edit."""
+    return NearMiss([_ask("See:", valid)], [_ask("See:", broken)], rule)
+
+
+def _answered_by(valid: Json, broken: Json, rule: str) -> NearMiss:
+    """A block in an assistant turn, before text, before and after the edit."""
+    question, rest = _ask("Please."), _text("So.")
+    return NearMiss([question, _model(valid, rest)], [question, _model(broken, rest)], rule)
+
+
+def _misplaced_in_user(block: Json, rule: str) -> NearMiss:
+    return NearMiss([_ask("Please.")], [_ask("Please.", block)], rule)
+
+
+def _misplaced_in_assistant(block: Json, rule: str) -> NearMiss:
+    return _answered_by(_text("Look:"), block, rule)
+
+
+_THOUGHT: Json = {"type": "thinking", "thinking": "", "signature": "c2lnbmVk"}
+_HIDDEN: Json = {"type": "redacted_thinking", "data": "aGlkZGVu"}
+_MARK: Json = {"type": "ephemeral"}
+_BY_CODE: Json = {"caller": {"type": "code_execution_20260120", "tool_id": "srvtoolu_near"}}
+_ROUND = _round(_call(), _result())
+_PAIR = [_ask("Please."), _model(_served(), _hits(), _text("So."))]
+
+_SITES: tuple[NearMiss, ...] = (
+    # Messages and their content.
+    NearMiss([_ask("Hi.")], [{**_ask("Hi."), "role": "tool"}], "role-enum"),
+    NearMiss([_ask("Hi.")], [{"role": "user"}], "required-field"),
+    NearMiss([_ask("Hi.")], [{"role": "user", "content": 5}], "content-type"),
+    NearMiss([_ask("Hi.")], [{**_ask("Hi."), "id": "msg_1"}], "unknown-field-rejected"),
+    NearMiss([_ask("Hi.")], [{"role": "user", "content": []}], "user-content-nonempty"),
+    NearMiss([_ask("Hi.")], [{"role": "user", "content": ""}], "user-content-nonempty"),
+    NearMiss([_ask("Hi.")], [_ask(" \n")], "turn-not-all-whitespace"),
+    NearMiss([_ask("Hi.")], [_ask("\ud800")], "json-valid-utf8"),
+    _said_then(_text("Hi."), _text(""), "text-block-nonempty"),
+    _said_then(_text("Hi."), {"type": "teleport"}, "block-type-known"),
+    _said_then(_text("Hi."), {"type": "text"}, "required-field"),
+    _said_then(_text("Hi."), _text(cast("Any", 5)), "field-type"),
+    _answered_by(_text("Hi."), _text("Hi.", parsed_output={}), "unknown-field-rejected"),
+    # Which block may stand where.
+    _misplaced_in_user(_call(), "role-blocks-tool-use"),
+    _misplaced_in_user(_THOUGHT, "role-blocks-thinking"),
+    _misplaced_in_user(_HIDDEN, "role-blocks-thinking"),
+    _misplaced_in_user(_served(), "role-blocks-server-tools"),
+    _misplaced_in_user(_hits(), "role-blocks-server-tools"),
+    _misplaced_in_assistant(_result(), "role-blocks-tool-result"),
+    _misplaced_in_assistant(_image(), "role-blocks-image"),
+    _misplaced_in_assistant(_found_text("x"), "role-blocks-search-result"),
+    # What a block holds.
+    _said_then(_image(), _image(b"\xff\xd8\xff"), "image-media-type-matches"),
+    _said_then(_image(), _image(media_type="image/bmp"), "image-media-type"),
+    _said_then(_image(), _image(b"plain text"), "image-decodable"),
+    _said_then(_image(), _image("data:image/png;base64,iVBORw0KGgo="), "base64-valid"),
+    _said_then(_document(title="A"), _document(title=""), "document-title-len"),
+    _said_then(_document(title="A"), _document(title="A" * 501), "document-title-len"),
+    _said_then(
+        _document({"type": "content", "content": [_text("x")]}),
+        _document({"type": "content", "content": [_document()]}),
+        "document-content-source-types",
+    ),
+    _said_then(_found_text("x"), _found_text(), "search-result-content"),
+    _said_then(_found_text("x"), _found_text("x", ""), "search-result-content"),
+    _answered_by(_quoting(), _quoting(document_title="-"), "citation-fields"),
+    _answered_by(_quoting(), _quoting(file_id="file_1"), "unknown-field-rejected"),
+    _answered_by(_THOUGHT, {"type": "thinking", "thinking": "x"}, "thinking-fields"),
+    _answered_by(_THOUGHT, {**_THOUGHT, "signature": None}, "thinking-fields"),
+    _answered_by(_THOUGHT, {**_THOUGHT, "signature": ""}, "thinking-empty-and-unsigned"),
+    _answered_by(_THOUGHT, {**_THOUGHT, "thinking": "x", "signature": ""}, "thinking-signature-valid"),
+    _answered_by(_HIDDEN, {**_HIDDEN, "data": ""}, "thinking-signature-valid"),
+    NearMiss(
+        [_ask("Please."), _model(_THOUGHT, _text("So."))], [_ask("Please."), _model(_THOUGHT)], "thinking-not-last"
+    ),
+    # Client calls and their results.
+    NearMiss(_ROUND, _round(_call("a:b"), _result("a:b")), "tool-use-id-pattern"),
+    NearMiss(_ROUND, _round(_call(name=""), _result()), "tool-use-name"),
+    NearMiss(_ROUND, _round(_call(name="n" * 201), _result()), "tool-use-name"),
+    NearMiss(_ROUND, _round(_call(input="{}"), _result()), "tool-use-input-object"),
+    NearMiss(_ROUND, _round(_call(input={"x": float("nan")}), _result()), "json-value"),
+    NearMiss(_ROUND, _round(_call(caller=None), _result()), "caller-shape"),
+    NearMiss(_ROUND, _round(_call(), _ask("Hi.")["content"][0]), "tool-use-answered-next"),
+    NearMiss(_ROUND, [*_ROUND[:2], _model(_text("Well.")), _ask("Hi.")], "tool-use-answered-next"),
+    NearMiss(
+        [_ask("Please."), _model(_call("near_1"), _call("near_2")), _ask(_result("near_2"), _result("near_1"))],
+        [_ask("Please."), _model(_call("near_1"), _call("near_2")), _ask(_result("near_2"), "And?")],
+        "tool-use-answered-next",
+    ),
+    NearMiss([_ask("Hi.")], [_ask(_result("near_0"), "Hi.")], "tool-result-has-use"),
+    NearMiss(_ROUND, _round(_call(), _result(), _result("near_0")), "tool-result-has-use"),
+    NearMiss(_ROUND, _round(_call(), _result(), _result()), "tool-result-once"),
+    NearMiss(_round(_call(), _result(), "And?"), _round(_call(), "And?", _result()), "tool-result-first"),
+    NearMiss(
+        [*_ROUND, _model(_call("near_2")), _ask(_result("near_2"))],
+        [*_ROUND, _model(_call("near_1")), _ask(_result("near_1"))],
+        "tool-use-id-unique",
+    ),
+    NearMiss(
+        _round(_call(), _result(content=[_image()])),
+        _round(_call(), _result(content=[_image()], is_error=True)),
+        "tool-result-error-text-only",
+    ),
+    NearMiss(
+        _round(_call(), _result(content=[_found_text("x")])),
+        _round(_call(), _result(content=[_found_text("x"), _text("y")])),
+        "tool-result-search-homogeneous",
+    ),
+    NearMiss(
+        _round(_call(), _result(content=[_text("x")])),
+        _round(_call(), _result(content=[_THOUGHT])),
+        "tool-result-content-types",
+    ),
+    NearMiss(
+        _round(_call(), _result(content=[{"type": "tool_reference", "tool_name": "weather"}])),
+        _round(_call(), _result(content=[{"type": "tool_reference", "tool_name": "the weather"}])),
+        "tool-reference-name",
+    ),
+    NearMiss(
+        _round(_call(toolset_name="browser"), _result(toolset_name="browser")),
+        _round(_call(toolset_name="browser"), _result()),
+        "toolset-name-echo",
+    ),
+    NearMiss(
+        _round(_call(toolset_name="browser"), _result(toolset_name="browser")),
+        _round(_call(toolset_name="br owser"), _result(toolset_name="br owser")),
+        "toolset-name-pattern",
+    ),
+    NearMiss(
+        _round(_call(toolset_name="browser"), _result(toolset_name="browser", is_error=True)),
+        _round(_call(toolset_name="browser"), _result(toolset_name="browser", is_error=True, content="")),
+        "tool-result-error-toolset-nonempty",
+    ),
+    NearMiss(
+        _round(_call(**_BY_CODE), _result()), _round(_call(**_BY_CODE), _result(), "And?"), "ptc-reply-only-results"
+    ),
+    NearMiss(
+        _round(_call(**_BY_CODE), _result(content=[_text("x")])),
+        _round(_call(**_BY_CODE), _result(content=[_image()])),
+        "ptc-result-text-only",
+    ),
+    # Server tools.
+    NearMiss(
+        _PAIR, [_ask("Please."), _model(_served("call_1"), _hits("call_1"), _text("So."))], "server-id-pattern"
+    ),
+    NearMiss(_PAIR, [_ask("Please."), _model(_served(name="x"), _hits(), _text("So."))], "server-name-enum"),
+    NearMiss(_PAIR, [_ask("Please."), _model(_hits(), _text("So."))], "server-result-has-use"),
+    NearMiss(
+        _PAIR,
+        [
+            _ask("Please."),
+            _model(_served(name="web_fetch"), _hits(), _text("So.")),
+        ],
+        "server-result-type",
+    ),
+    NearMiss(
+        [*_PAIR, _ask("And?")],
+        [_ask("Please."), _model(_served(), _text("So.")), _ask("And?")],
+        "server-use-has-result",
+    ),
+    NearMiss(
+        [_ask("Please."), _model(_served(), _call()), _ask(_result()), _model(_hits(), _text("So."))],
+        [_ask("Please."), _model(_served(), _call()), _ask(_result(), "And?"), _model(_hits(), _text("So."))],
+        "mixed-turn-reply",
+    ),
+    # System turns.
+    NearMiss([_ask("Hi."), _order(_text("Be brief."))], [_order(_text("Be brief."))], "sysmsg-not-first"),
+    NearMiss(
+        [_ask("Hi."), _order(_text("Be brief.")), _model(_text("Hi."))],
+        [_ask("Hi."), _model(_text("Hi.")), _order(_text("Be brief."))],
+        "sysmsg-after",
+    ),
+    NearMiss(
+        [_ask("Hi."), _order(_text("Be brief.")), _model(_text("Hi.")), _ask("And?")],
+        [_ask("Hi."), _order(_text("Be brief.")), _ask("And?")],
+        "sysmsg-before",
+    ),
+    NearMiss(
+        [*_ROUND, _order(_text("Be brief."))],
+        [*_ROUND[:2], _order(_text("Be brief.")), _ROUND[2]],
+        "sysmsg-not-between-use-and-result",
+    ),
+    NearMiss([_ask("Hi."), _order(_text("Be brief."))], [_ask("Hi."), _order()], "sysmsg-nonempty"),
+    NearMiss([_ask("Hi."), _order(_text("Be brief."))], [_ask("Hi."), _order(_image())], "sysmsg-blocks"),
+    # Cache markers.
+    NearMiss(
+        [_ask(*[_text(str(n), cache_control=_MARK) for n in range(4)])],
+        [_ask(*[_text(str(n), cache_control=_MARK) for n in range(5)])],
+        "cache-max-4",
+    ),
+    NearMiss(
+        [_ask(_text("a", cache_control={**_MARK, "ttl": "1h"}), _text("b", cache_control=_MARK))],
+        [_ask(_text("a", cache_control=_MARK), _text("b", cache_control={**_MARK, "ttl": "1h"}))],
+        "cache-ttl-order",
+    ),
+    _said_then(_text("a", cache_control=_MARK), _text("a", cache_control={"type": "x"}), "cache-control-shape"),
+    _answered_by(_THOUGHT, {**_THOUGHT, "cache_control": _MARK}, "cache-not-on-thinking"),
+)
+
+NEAR_MISS_RULES: tuple[str, ...] = tuple(dict.fromkeys(site.rule for site in _SITES))
+"""The ids of the rules that `near_misses` knows to break."""

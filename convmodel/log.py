@@ -1,0 +1,136 @@
+"""The log that conversations share, and the digests that identify what stands in it.
+
+A conversation is a length into an append-only log, with the folded state after each turn kept beside the turn. A move
+therefore costs what is new, and a thousand conversations that grew from one another cost little more than the longest.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast, final, overload
+
+from .declared import stored_bytes
+from .machine import State
+from .preamble import Preamble
+from .turns import THOUGHTS, AssistantTurn, Turn
+
+
+class Chain(NamedTuple):
+    """What identifies the turns up to a point."""
+
+    digest: bytes
+    binding: bytes
+    role: str = ""
+    """The party of the last block that the binding covers."""
+    blocks: int = 0
+    stale: int | None = None
+    """The first turn with thinking that answered another prefix than the one that stands before it."""
+
+
+DIGEST_VERSION = "d1"
+BINDING_VERSION = "b1"
+LOCK = threading.Lock()
+
+
+class Log:
+    """An append-only list of turns with what was folded from them. A conversation is a length into one."""
+
+    __slots__ = ("chains", "ids", "preamble", "states", "turns", "written")
+
+    def __init__(self, preamble: Preamble) -> None:
+        self.preamble: Preamble = preamble
+        self.turns: list[Turn] = []
+        self.states: list[State] = [State()]
+        self.chains: list[Chain] = []
+        self.ids: dict[str, int] = {}
+        self.written: dict[Any, list[bytes]] = {}
+        """What writers made of the turns, by what it was made for; see `convmodel.anthropic.write`."""
+
+    def append(self, turn: Turn, state: State) -> None:
+        if turn.role == "assistant":
+            for call in turn.calls:
+                self.ids.setdefault(call.id, len(self.turns))
+        self.turns.append(turn)
+        self.states.append(state)
+
+    def prefix(self, length: int) -> "Log":
+        """A log of its own for a branch that leaves this one."""
+        log = Log(self.preamble)
+        log.turns = self.turns[:length]
+        log.states = self.states[: length + 1]
+        log.chains = self.chains[: length + 1]
+        log.ids = {id: turn for id, turn in self.ids.items() if turn < length}
+        return log
+
+    def chain(self, length: int) -> Chain:
+        """The chain after so many turns, folded on from where it was last asked for."""
+        with LOCK:
+            if not self.chains:
+                start = hashlib.sha256(stored_bytes(self.preamble)).digest()
+                self.chains.append(Chain(start, start))
+            while len(self.chains) <= length:
+                at = len(self.chains) - 1
+                self.chains.append(_linked(self.chains[at], at, self.turns[at], self.states[at + 1].joined))
+            return self.chains[length]
+
+
+def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:
+    digest, binding, role, stale = chain.digest, chain.binding, chain.role, chain.stale
+    if type(turn) is AssistantTurn and turn.origin is not None:
+        origin = turn.origin
+        if stale is None and any(type(block) in THOUGHTS for block in turn.blocks):
+            version, _, prefix = (origin.prefix or "").partition(":")
+            if version == BINDING_VERSION and prefix != binding.hex():
+                stale = index
+        digest = hashlib.sha256(digest + stored_bytes(origin)).digest()
+    if not joined:
+        digest = hashlib.sha256(digest + turn.role.encode()).digest()
+    for hashed, bound in turn.hashes:
+        digest = hashlib.sha256(digest + hashed).digest()
+        if bound:
+            mark = b"" if role == turn.role else turn.role.encode()
+            binding = hashlib.sha256(binding + mark + hashed).digest()
+            role = turn.role
+    return Chain(digest, binding, role, chain.blocks + len(turn.blocks), stale)
+
+
+@final
+class Turns(Sequence[Turn]):
+    """The turns of a conversation, as a sequence that copies nothing."""
+
+    __slots__ = ("_length", "_turns")
+
+    def __init__(self, turns: list[Turn], length: int) -> None:
+        self._turns, self._length = turns, length
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, index: int | slice) -> Turn | tuple[Turn, ...]:
+        if isinstance(index, slice):
+            return tuple(self._turns[at] for at in range(*index.indices(self._length)))
+        if not -self._length <= index < self._length:
+            raise IndexError("turn index out of range")
+        return self._turns[index if index >= 0 else index + self._length]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Turn]:
+        turns = self._turns
+        return (turns[at] for at in range(self._length))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Turns) and other._turns is self._turns:
+            return other._length == self._length
+        if isinstance(other, (Turns, tuple)):
+            items = cast("Sequence[Turn]", other)
+            return len(items) == len(self) and all(a is b or a == b for a, b in zip(self, items, strict=True))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._length, self[-1] if self._length else None))
+
+    def __repr__(self) -> str:
+        return f"<{self._length} turns>"
