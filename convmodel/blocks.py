@@ -16,6 +16,7 @@ from attrs import field
 
 from .errors import Rule, ValidationError, Violation
 from .fields import (
+    BLOCK_TYPE,
     CALLER,
     ECHO,
     FIELD_TYPE,
@@ -230,7 +231,7 @@ TOOL_REFERENCE = Rule(
 
 def short(value: object) -> str:
     """The repr of a text, cut to a few words."""
-    text = repr(value)
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 42 else f"{text[:40]}…{text[0]}"
 
 
@@ -1262,14 +1263,14 @@ class OpaqueBlock(Value):
         data: The whole block, with its `type`.
 
     Raises:
-        ValidationError: `required-field` without a type; `block-type-known` for a type that has a class of its own.
+        ValidationError: `required-field` without a type; `field-value` for a type that has a class of its own.
 
     >>> OpaqueBlock({"type": "connector_text", "connector_text": "…"}).type
     'connector_text'
     """
 
     roles: ClassVar[frozenset[Role]] = ASSISTANT
-    misplaced: ClassVar[Rule] = PLACE_SYSTEM
+    misplaced: ClassVar[Rule] = BLOCK_TYPE
     data: JsonObject = field(converter=freeze, metadata=ECHO, repr=False)
 
     @property

@@ -8,7 +8,7 @@ import attrs
 
 from .blocks import AssistantBlock, Text, ToolResult, ToolUse, UserBlock
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
-from .fields import FIELD_TYPE, described
+from .fields import FIELD_TYPE, FIELD_VALUE, described
 from .log import BINDING_VERSION, DIGEST_VERSION, LOCK, Log, Turns
 from .machine import TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
@@ -383,7 +383,7 @@ class AwaitingTools(_Conversation):
         """
         if reason not in CLOSING:
             found, fix = f"the reason {quoted(reason)}", f"Use one of {', '.join(CLOSING)}."
-            raise ValidationError([Violation(FIELD_TYPE, "reason", found, fix)])
+            raise ValidationError([Violation(FIELD_VALUE, "reason", found, fix)])
         return self.answer(
             attrs.evolve(call.result(CLOSING[reason], is_error=True), synthetic=reason)
             for call in self.open_calls

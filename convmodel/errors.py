@@ -152,5 +152,5 @@ def summary(violations: Sequence[Violation], most: int = 20) -> str:
 
 def quoted(value: object, most: int = 40) -> str:
     """A short form of a name or an id for messages."""
-    text = repr(value)
+    text = repr(value[: most + 1] if isinstance(value, str) else value)
     return text if len(text) <= most else f"{text[: most - 2]}…{text[0]}"

@@ -8,7 +8,6 @@ parser, the reader of responses and the stored form all work from these kinds.
 from __future__ import annotations
 
 import enum
-import operator
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Union, cast, get_a
 import attrs
 
 from .errors import Rule, ValidationError, Violation, join, quoted
-from .jsonvalue import JsonObject, is_text, plain, text_fault
+from .jsonvalue import MAX_DEPTH, JsonObject, is_text, plain, text_fault
 
 FIELD_TYPE = Rule(
     "field-type",
@@ -169,13 +168,15 @@ class Reading:
     Args:
         flows: The flows whose fields the data may hold.
         lenient: For responses: unknown fields and nulls that the request schema lacks are left out, not refused.
+        marked: Whether cache markers may stand in it.
     """
 
-    __slots__ = ("dropped", "flows", "lenient", "markers", "violations")
+    __slots__ = ("dropped", "flows", "lenient", "marked", "markers", "violations")
 
-    def __init__(self, flows: frozenset[Flow], *, lenient: bool = False) -> None:
+    def __init__(self, flows: frozenset[Flow], *, lenient: bool = False, marked: bool = False) -> None:
         self.flows: frozenset[Flow] = flows
         self.lenient: bool = lenient
+        self.marked: bool = marked
         self.violations: list[Violation] = []
         self.dropped: list[Violation] = []
         self.markers: list[tuple[str, str]] = []
@@ -210,7 +211,7 @@ def mapping(value: object) -> Mapping[str, Any] | None:
     if isinstance(value, Mapping):
         try:
             return dict(cast("Mapping[str, Any]", value))
-        except Exception:  # a mapping of a foreign class may raise anything at all
+        except Exception:  # noqa: BLE001 - a mapping of a foreign class may raise anything at all
             return None
     if not hasattr(type(value), "model_fields_set"):
         return None
@@ -223,20 +224,22 @@ def held(value: object) -> Mapping[str, Any] | None:
     """As `mapping`, but an SDK object's unset fields count as null; for responses, where null means nothing."""
     if type(value) is not dict and hasattr(type(value), "model_fields_set"):
         sdk: Any = value
-        extra = sdk.model_extra
+        extra = sdk.__pydantic_extra__
         values: dict[str, Any] = vars(sdk)
         return values | extra if extra else values
     return mapping(value)
 
 
-def thawed(value: object) -> Any:
-    """A value in which SDK objects, at any depth, are plain dicts; the rest is left as it is."""
+def thawed(value: object, depth: int = MAX_DEPTH) -> Any:
+    """A value in which SDK objects are plain dicts; the rest, and what JSON would be too deep for, is left as it is."""
+    if not depth:
+        return value
     if isinstance(value, (list, tuple)):
-        return [thawed(item) for item in cast("list[object]", value)]
+        return [thawed(item, depth - 1) for item in cast("list[object]", value)]
     if type(value) is dict:
-        return {key: thawed(item) for key, item in cast("dict[str, object]", value).items()}
+        return {key: thawed(item, depth - 1) for key, item in cast("dict[str, object]", value).items()}
     if not isinstance(value, (str, int, float, Mapping)) and (data := mapping(value)) is not None:
-        return {key: thawed(item) for key, item in data.items()}
+        return {key: thawed(item, depth - 1) for key, item in data.items()}
     return value
 
 
@@ -296,7 +299,8 @@ class Plain(Kind):
 class Words(Plain):
     """Text that UTF-8 can write."""
 
-    admits = staticmethod(is_text)  # pyright: ignore[reportAssignmentType]  # saves the most common kind a call
+    def admits(self, value: Any) -> bool:
+        return is_text(value)
 
 
 class Choice(Kind):
@@ -340,8 +344,11 @@ class Nested(Kind):
     """One of several declared values, told apart by their `type`; `unknown` is the rule for any other type."""
 
     def __init__(self, classes: tuple[type, ...], unknown: Rule = BLOCK_TYPE) -> None:
-        self.classes, self.unknown = classes, unknown
-        self.by_type = {cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")}
+        self.classes: tuple[type, ...] = classes
+        self.unknown: Rule = unknown
+        self.by_type: dict[str, type] = {
+            cast("str", cls.type): cls for cls in classes if hasattr(cls, "type")
+        }
         self.expected: str = " or ".join(cls.__name__ for cls in classes)
 
     def admits(self, value: Any) -> bool:
@@ -477,7 +484,8 @@ def _declared(field: attrs.Attribute[Any]) -> Declared:
         field.name,
         meta["flow"],
         meta["kind"] or kind_of(field.type, BLOCK_TYPE if meta["wrong"] is FIELD_TYPE else meta["wrong"]),
-        optional=field.default is not attrs.NOTHING,
+        # A default that says something is a convenience of the constructor; data has to say it.
+        optional=field.default in (None, ()),
         nullable=type(None) in get_args(field.type),
         checks=meta["checks"],
         missing=meta["missing"],
@@ -486,17 +494,26 @@ def _declared(field: attrs.Attribute[Any]) -> Declared:
 
 
 @cache
-def _checks_of(cls: Any) -> tuple[Callable[[Any], Any], tuple[tuple[Any, ...], ...], bool]:
-    """For the constructor of a class: a getter of all its values, what admits each, and whether it has rules of its own."""
-    fields = fields_of(cls)
-    names = [field.name for field in fields]
-    getter = (
-        operator.attrgetter(*names)
-        if len(names) > 1
-        else lambda value: tuple(getattr(value, n) for n in names)
-    )
-    rows = tuple((field.kind.admits, field.nullable, field.checks, field) for field in fields)
-    return getter, rows, cls.faults is not Value.faults
+def _admitted_by(cls: Any) -> Callable[[Any], bool]:
+    """One expression that is true of a value whose fields are all as declared.
+
+    It is compiled from the declaration, as attrs compiles a class's constructor, so that what is right costs little; what
+    is wrong is then looked at field by field.
+    """
+    names: dict[str, Any] = {"is_text": is_text}
+    terms: list[str] = []
+    for n, field in enumerate(fields_of(cls)):
+        value = f"value.{field.name}"
+        names[f"admits{n}"] = field.kind.admits
+        term = f"admits{n}({value})"
+        if type(field.kind) is Words:
+            term = f"(type({value}) is str and {value}.isascii() or is_text({value}))"
+        for m, check in enumerate(field.checks):
+            names[f"check{n}_{m}"] = check
+            term += f" and check{n}_{m}({value}) is None"
+        terms.append(f"({value} is None or {term})" if field.nullable else f"({term})")
+    compiled: Callable[[Any], bool] = eval(f"lambda value: {' and '.join(terms) or True}", names)  # noqa: S307
+    return compiled
 
 
 class Value:
@@ -509,19 +526,12 @@ class Value:
     """Whether a request may put a cache marker here."""
 
     def __attrs_post_init__(self) -> None:
-        getter, rows, has_rules = _checks_of(type(self))  # type: ignore[arg-type]  # a type is hashable
+        cls: Any = type(self)
         violations: list[Violation] = []
-        for value, (admits, nullable, checks, field) in zip(getter(self), rows, strict=True):
-            if value is None and nullable:
-                continue
-            if not admits(value):
-                violations.extend(field.faults(value))
-            elif checks:
-                for check in checks:
-                    if check(value) is not None:
-                        violations.extend(field.faults(value))
-                        break
-        if has_rules and not violations:
+        if not _admitted_by(cls)(self):
+            for field in fields_of(cls):
+                violations.extend(field.faults(getattr(self, field.name)))
+        elif cls.faults is not Value.faults:
             violations.extend(self.faults())
         if violations:
             raise ValidationError(violations)
@@ -612,12 +622,12 @@ def _unknown(cls: Any, data: Mapping[str, Any], reading: Reading, path: str) -> 
         if key in known or key == "type":
             continue
         where = join(path, key if isinstance(key, str) and key.isprintable() and len(key) < 60 else "…")
-        if key == "cache_control" and not reading.lenient and cls.admits_marker:
+        if key == "cache_control" and reading.marked and cls.admits_marker:
             reading.marker(data[key], path)
             if data[key] is not None and data.get("text") == "":
                 reading.fault(CACHE_EMPTY, where, "a cache marker on empty text", "Move the marker.")
         elif not reading.lenient:
-            rule = CACHE_PLACE if key == "cache_control" else UNKNOWN_FIELD
+            rule = CACHE_PLACE if key == "cache_control" and reading.marked else UNKNOWN_FIELD
             reading.fault(rule, where, "a field that requests do not have", "Remove it.")
             broken = True
         elif data[key] is not None:

@@ -221,6 +221,8 @@ def _unfinished(call: Located, place: Place) -> Violation:
 
 def _system(state: State, index: int, turn: Any, place: Place) -> tuple[State, list[Violation]]:
     faults = _refused(state, index, "system", place)
+    if faults and state.open:  # the results behind it still answer the calls before it
+        return state._replace(traits=_with(state.traits, turn.traits)), faults
     after = state._replace(
         phase=Phase.ASKED if faults else Phase.INSTRUCTED,  # one fault brings no other with it
         open=(),
@@ -276,15 +278,16 @@ def _user(state: State, index: int, turn: Any, place: Place) -> tuple[State, lis
     still_open = () if rest or not results else tuple(open_calls.values())
     unfinished = () if rest or not results else state.unfinished
     phase = Phase.PARTLY if still_open else Phase.OWED if unfinished else Phase.ASKED
-    after = state._replace(
+    after = State(
         phase=phase,
         open=still_open,
         answered=frozenset(answered),
         unfinished=unfinished,
-        served=False,
         joined=bool(results) and state.phase is Phase.PARTLY,
         loop=None if rest or not results else state.loop,
         traits=_with(state.traits, turn.traits),
+        container=state.container,
+        unsure=state.unsure,
     )
     return after, faults
 

@@ -100,7 +100,7 @@ def make_preamble(system: SystemPrompt, tools: Iterable[ToolDefinition]) -> Prea
     """
     from .markers import marker_faults
 
-    reading = Reading(frozenset(Flow))
+    reading = Reading(frozenset(Flow), marked=True)
     made = read_preamble(system, tools, reading)
     violations = [*reading.violations, *marker_faults(reading.markers)]
     if violations or made is None:
@@ -161,7 +161,7 @@ def _read_tool(value: object, reading: Reading, path: str) -> Any:
     if data is None:
         reading.fault(FIELD_TYPE, path, f"{described(value)} where a tool is due", "Pass a tool definition.")
         return BROKEN
-    if "cache_control" in data:
+    if "cache_control" in data and reading.marked:
         reading.marker(data["cache_control"], path)
         data = {key: item for key, item in data.items() if key != "cache_control"}
     if data.get("type") in (None, "custom"):

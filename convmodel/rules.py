@@ -9,7 +9,7 @@ from types import MappingProxyType
 from .errors import Rule
 
 # By name: the package has a function `conversation`, which hides the module of that name from `from . import`.
-_HOMES = "jsonvalue fields blocks turns preamble markers conversation anthropic.targets anthropic.read storage.stored"
+_HOMES = "jsonvalue fields blocks turns preamble markers machine conversation anthropic.targets anthropic.read storage.stored"
 
 
 def _gathered() -> dict[str, Rule]:

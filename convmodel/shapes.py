@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from .errors import Rule, Violation, join
 from .fields import BROKEN, FIELD_TYPE, REQUIRED_FIELD, UNKNOWN_FIELD, Kind, Reading, described, thawed
-from .jsonvalue import JsonObject
+from .jsonvalue import MAX_DEPTH, JsonObject
 
 
 class Tagged(NamedTuple):
@@ -57,8 +57,8 @@ _ERROR = {"error_code": TEXT}
 _EXPLAINED_ERROR = {"error_code": TEXT, "error_message": MAYBE_TEXT}
 _RUN = {"return_code": WHOLE, "stderr": TEXT}
 
-MARKABLE = ("document", "tool_reference", "text", "image")
-"""The types of objects inside results that a request may put a cache marker on."""
+MARKABLE = ("document", "tool_reference", "block:text", "block:image")
+"""The rows of objects inside results that a request may put a cache marker on."""
 
 ROWS: dict[str, dict[str, Key]] = {
     "web_search_result": {"encrypted_content": TEXT, "title": TEXT, "url": TEXT, "page_age": MAYBE_TEXT},
@@ -216,17 +216,26 @@ class Shaped(Kind):
             reading.fault(FIELD_TYPE, path, f"{described(raw)} where an object is due", "Pass an object.")
             return BROKEN
         data = cast("dict[str, Any]", value)
-        return trimmed(data, self.holds, reading, path) if reading.lenient else _unmarked(data, reading, path)
+        if reading.lenient:
+            return trimmed(data, self.holds, reading, path)
+        return _unmarked(data, reading, path) if reading.marked else data
 
 
-def _unmarked(value: Any, reading: Reading, path: str) -> Any:
+def _admits_marker(data: dict[str, Any]) -> bool:
+    tag = data.get("type")
+    return tag in MARKABLE or (
+        f"block:{tag}" in MARKABLE and "data" not in data
+    )  # a text source has data, no text
+
+
+def _unmarked(value: Any, reading: Reading, path: str, depth: int = MAX_DEPTH) -> Any:
     """A plain JSON value less the cache markers at the places that admit one."""
     if isinstance(value, list):
-        return [_unmarked(item, reading, f"{path}[{i}]") for i, item in enumerate(value)]
-    if not isinstance(value, dict):
+        return [_unmarked(item, reading, f"{path}[{i}]", depth - 1) for i, item in enumerate(value)]
+    if not isinstance(value, dict) or not depth:
         return value
     data = cast("dict[str, Any]", value)
-    if "cache_control" in data and data.get("type") in MARKABLE:
+    if "cache_control" in data and _admits_marker(data):
         reading.marker(data["cache_control"], path)
         data = {name: item for name, item in data.items() if name != "cache_control"}
-    return {name: _unmarked(item, reading, join(path, name)) for name, item in data.items()}
+    return {name: _unmarked(item, reading, join(path, name), depth - 1) for name, item in data.items()}

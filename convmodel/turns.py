@@ -123,7 +123,10 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
     other = False
     for i, block in enumerate(blocks):
         kind = block.type
-        cls: Any = type(block) if type(block) is not Broken else BLOCKS.get(kind, OpaqueBlock)
+        cls: Any = type(block) if type(block) is not Broken else BLOCKS.get(kind)
+        if cls is None:  # it could not be read, so nothing is known of where it belongs
+            blank, other = False, True
+            continue
         if role not in cls.roles:
             rule = cls.misplaced if role != "system" else BLOCKS["text"].misplaced
             yield Violation(rule, place.block(i), f"`{kind}` in {role} content", "Move or drop it.")
@@ -169,21 +172,38 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
 
 
 def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
-    """What rules of targets need to know of a turn, so that none is paid over the whole history at each request."""
+    """What rules of targets ask of a turn, so that none is paid over the whole history at each request."""
     traits: set[str] = {"system-turn"} if role == "system" else set()
     for block in blocks:
         kind = block.type
         if kind in ("tool_use", "tool_result"):
             traits.add("client-tools")
+            if has_long_id(block):
+                traits.add("long-id")
         elif kind == "server_tool_use":
             traits.add(f"server-tool:{getattr(block, 'name', '')}")
         elif kind == "document" and role == "assistant":
             traits.add("assistant-document")
-        elif kind == "unsigned_thinking":
-            traits.add("unsigned-thinking")
-        if role == "user" and (cites(block)):
+        elif kind == "document" and all(each.type != "text" for each in blocks):
+            traits.add("document-alone")
+        if is_blank(block):
+            traits.add("blank-text")
+        if role == "user" and cites(block):
             traits.add("user-citations")
     return frozenset(traits)
+
+
+def has_long_id(block: AnyBlock) -> bool:
+    """Whether a call or a result has an id of more than 64 characters."""
+    return len(getattr(block, "id", None) or getattr(block, "tool_use_id", None) or "") > 64
+
+
+def is_blank(block: AnyBlock) -> bool:
+    """Whether a block is text that is only whitespace, or is a result that holds some."""
+    if isinstance(block, Text):
+        return not block.text or block.text.isspace()
+    content = getattr(block, "content", None)
+    return type(block) is ToolResult and isinstance(content, tuple) and any(map(is_blank, content))
 
 
 def cites(block: AnyBlock) -> bool:
@@ -198,6 +218,8 @@ def cites(block: AnyBlock) -> bool:
 
 
 def _as_blocks(blocks: Any) -> tuple[Any, ...]:
+    if type(blocks) in (tuple, list) and str not in map(type, blocks):
+        return tuple(blocks)
     if isinstance(blocks, str):
         return (Text(blocks),)
     if isinstance(blocks, (bytes, dict)) or not isinstance(blocks, Iterable):
@@ -222,6 +244,17 @@ def _violations(dropped: Iterable[Violation]) -> tuple[Violation, ...]:
     return tuple(dropped)
 
 
+def _no_blocks(blocks: tuple[object, ...]) -> list[Violation]:
+    """Everything among some blocks that is none."""
+    if _BLOCK_CLASSES.issuperset(map(type, blocks)):
+        return []
+    return [
+        Violation(BLOCK_TYPE, BUILT.block(i), f"{described(block)} where a block is due", "Pass a block.")
+        for i, block in enumerate(blocks)
+        if type(block) not in _BLOCK_CLASSES
+    ]
+
+
 class _Turn:
     """What all turns share. The slots hold what is written once: neither equality, pickle nor `asdict` sees them."""
 
@@ -233,11 +266,7 @@ class _Turn:
     _traits: frozenset[str]
 
     def __attrs_post_init__(self) -> None:
-        violations = [
-            Violation(BLOCK_TYPE, BUILT.block(i), f"{described(block)} where a block is due", "Pass a block.")
-            for i, block in enumerate(self.blocks)
-            if type(block) not in _BLOCK_CLASSES
-        ] or list(turn_faults(self.role, self.blocks, BUILT))
+        violations = _no_blocks(self.blocks) or list(turn_faults(self.role, self.blocks, BUILT))
         if violations:
             raise ValidationError(violations)
 
@@ -395,11 +424,7 @@ class Reply:
     dropped: tuple[Violation, ...] = attrs.field(default=(), converter=_violations, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        wrong = [
-            Violation(BLOCK_TYPE, BUILT.block(i), f"{described(block)} where a block is due", "Pass a block.")
-            for i, block in enumerate(self.blocks)
-            if type(block) not in _BLOCK_CLASSES
-        ]
+        wrong = _no_blocks(self.blocks)
         if type(self.origin) is not Origin:
             wrong.append(Violation(FIELD_TYPE, "origin", described(self.origin), "Pass an Origin."))
         if wrong:

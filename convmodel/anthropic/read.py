@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import attrs
@@ -41,8 +41,8 @@ from ..log import Log
 from ..machine import State, step
 from ..markers import marker_faults
 from ..preamble import Preamble, read_preamble
-from ..turns import AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, traits_of, turn_faults
-from .targets import UNSIGNED_FOREIGN, Target, tail_faults, target_faults
+from ..turns import THOUGHTS, AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, traits_of, turn_faults
+from .targets import UNSIGNED_FOREIGN, Judged, Target, issuer_of, tail_faults, target_faults
 
 if TYPE_CHECKING:
     from anthropic.types import Message, MessageParam, TextBlockParam, ToolUnionParam
@@ -217,11 +217,12 @@ class _History:
         self.log = Log(preamble or Preamble())
         self.state = State()
         self.ids: dict[str, int] = {}
-        self.count = 0
+        self.turns: list[Any] = []
 
     def add(self, index: int, raw: object) -> None:
         """Read one more message."""
         reading, path = self.reading, WIRE.turn(index)
+        self.turns.append(_Draft("?", [], None))
         data = mapping(raw)
         if data is None:
             reading.fault(FIELD_TYPE, path, f"{described(raw)} where a message is due", "Pass an object.")
@@ -231,13 +232,14 @@ class _History:
             rule, found = (REQUIRED_FIELD, "nothing") if role is None else (ROLE, f"the role {quoted(role)}")
             reading.fault(rule, f"{path}.role", found, "Use `user`, `assistant` or `system`.")
             return
-        for key in data.keys() - {"role", "content"}:
+        for key in data.keys() - {"role", "content"} if len(data) > 2 else ():
             where = join(path, key if isinstance(key, str) and key.isprintable() and len(key) < 60 else "…")
             reading.fault(UNKNOWN_FIELD, where, "a field that requests do not have", "Remove it.")
         origin = self.origins.get(index) if role == "assistant" else None
         turn = self._turn(role, data, path, origin)
         if turn is None:
             return
+        self.turns[index] = turn
         self.state, faults = step(self.state, index, turn, self.ids, WIRE)
         reading.violations.extend(faults)
         if role == "assistant":
@@ -309,7 +311,7 @@ def _read(
     target: Target | None,
     stage: str,
 ) -> tuple[Conversation | None, list[Violation]]:
-    reading = Reading(SENT)
+    reading = Reading(SENT, marked=True)
     if isinstance(messages, (str, bytes, bytearray, memoryview)):
         messages, faults = decode(messages)
         reading.violations.extend(faults)
@@ -331,14 +333,18 @@ def _read(
         history.add(index, raw)
     reading.violations.extend(marker_faults(_in_request_order(reading.markers)))
     whole = len(history.log.turns) == len(messages) and preamble is not None
-    if not whole:
-        return None, reading.violations
-    convo = at_length(history.log, len(history.log.turns))
+    convo = at_length(history.log, len(messages)) if whole else None
+    seen = Judged(
+        history.turns,
+        history.state,
+        None if tools is None or preamble is None else preamble.tools,
+        lambda: history.log.chain(len(messages)).stale if whole else None,
+    )
     if target is not None:
-        reading.violations.extend(_foreign_thinking(convo, target))
-        reading.violations.extend(target_faults(convo, target, WIRE, tools_known=tools is not None))
+        reading.violations.extend(_foreign_thinking(history.turns, target))
+        reading.violations.extend(target_faults(seen, target, WIRE))
     if stage == "send":
-        reading.violations.extend(tail_faults(convo, target, WIRE))
+        reading.violations.extend(tail_faults(seen, target, WIRE))
     return convo, reading.violations
 
 
@@ -347,23 +353,18 @@ def _in_request_order(markers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return sorted(markers, key=lambda marker: order[marker[0].partition("[")[0]])
 
 
-def _foreign_thinking(convo: Conversation, target: Target) -> Iterable[Violation]:
+def _foreign_thinking(turns: list[Any], target: Target) -> Iterator[Violation]:
     """Thinking in wire data that the target cannot read. A conversation leaves it out when it is written."""
-    for index, turn in enumerate(convo.turns):
-        if type(turn) is not AssistantTurn:
-            continue
-        issuer = turn.origin.vendor if turn.origin is not None else "anthropic"
+    for index, turn in enumerate(turns):
+        issuer = issuer_of(turn)
         for at, block in enumerate(turn.blocks):
-            if (
-                block.type in ("thinking", "redacted_thinking", "unsigned_thinking")
-                and issuer != target.vendor
-            ):
+            if type(block) in THOUGHTS and issuer != target.vendor:
                 found, fix = f"thinking of {issuer}", "Drop the block for this target."
                 yield Violation(UNSIGNED_FOREIGN, WIRE.at(index, at), found, fix)
 
 
 def check(
-    messages: Iterable[MessageParam] | object,
+    messages: object,
     *,
     system: str | Iterable[TextBlockParam] | None = None,
     tools: Iterable[ToolUnionParam] | None = None,
@@ -391,7 +392,7 @@ def check(
 
 
 def parse(
-    messages: Iterable[MessageParam] | str | bytes,
+    messages: Iterable[MessageParam | Mapping[str, Any]] | str | bytes,
     *,
     system: str | Iterable[TextBlockParam] | None = None,
     tools: Iterable[ToolUnionParam] | None = None,

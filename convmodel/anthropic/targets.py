@@ -7,18 +7,18 @@ it, and what to say. Nothing here is a branch in the core.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import attrs
 
 from ..blocks import Text
-from ..conversation import AwaitingTools, Conversation
+from ..conversation import Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
-from ..machine import Phase
-from ..turns import THOUGHTS, AssistantTurn, cites
+from ..machine import Phase, State
+from ..turns import THOUGHTS, cites, has_long_id, is_blank
 
 if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
@@ -39,14 +39,13 @@ class Platform(NamedTuple):
     """The server tools whose blocks it takes; None for all."""
     blank_text: bool = True
     """Takes text that is only whitespace, and empty assistant turns."""
-    longest_id: int | None = None
-    """How long the id of a call may be."""
+    short_ids: bool = False
+    """Takes ids of calls of at most 64 characters."""
     document_needs_text: bool = False
     """Refuses a message with a document and no text."""
 
 
 _SEARCHES = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
-_FOREIGN = {"repeats_roles": True, "server_tools": frozenset[str]()}
 PLATFORMS: Mapping[str, Platform] = {
     "anthropic": Platform(version_2026_10_21=True),
     # Claude in Amazon Bedrock: user first and alternating (anthropic-sdk-typescript issue 622), no web search.
@@ -56,7 +55,7 @@ PLATFORMS: Mapping[str, Platform] = {
         repeats_roles=False,
         server_tools=frozenset(),
         blank_text=False,
-        longest_id=64,
+        short_ids=True,
         document_needs_text=True,
     ),
     "vertex": Platform(server_tools=_SEARCHES | {"web_search"}),
@@ -371,138 +370,140 @@ TRAIT_RULES: tuple[TraitRule, ...] = (
         "a call of a server tool that the platform does not have",
         "Drop the call with its result, or send it elsewhere.",
     ),
+    TraitRule(
+        BEDROCK_ID,
+        "long-id",
+        lambda target, _: target.facts.short_ids,
+        lambda _, block: has_long_id(block),
+        "an id of more than 64 characters",
+        "Shorten it on the call and on its result.",
+    ),
+    TraitRule(
+        BEDROCK_BLANK,
+        "blank-text",
+        lambda target, _: not target.facts.blank_text,
+        lambda _, block: is_blank(block),
+        "blank text",
+        "Drop the block.",
+    ),
+    TraitRule(
+        BEDROCK_DOCUMENT,
+        "document-alone",
+        lambda target, _: target.facts.document_needs_text,
+        lambda _, block: block.type == "document",
+        "a document without text",
+        "Say something beside it.",
+    ),
 )
 
 
-def target_faults(
-    convo: Conversation,
-    target: Target,
-    place: Place,
-    *,
-    written: Callable[[int], int] = lambda turn: turn,
-    tools_known: bool = True,
-) -> Iterator[Violation]:
-    """What a target has against a history, wherever it ends.
+class Judged(NamedTuple):
+    """What the rules of a target look at: a conversation, or a history in which some turns could not be read."""
 
-    Args:
-        convo: The history.
-        target: The target.
-        place: How paths are written.
-        written: Maps the index of a turn to the index that paths name.
-        tools_known: Whether the conversation's tools are all that the request will declare.
-    """
-    state = convo._state
-    thinking = target.thinking_type
+    turns: Sequence[Any]
+    state: State
+    tools: Sequence[object] | None
+    """The tools of the request; None if they are not known."""
+    stale: Callable[[], int | None]
+    """The first turn whose thinking is bound to another prefix."""
+
+
+def judged(convo: Conversation) -> Judged:
+    """A conversation, for the rules of a target."""
+    log, length = convo._log, len(convo.turns)
+    return Judged(convo.turns, convo._state, convo.preamble.tools, lambda: log.chain(length).stale)
+
+
+def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Violation]:
+    """What a target has against a history, wherever it ends."""
+    turns, state, thinking = history.turns, history.state, target.thinking_type
     if thinking is not None and thinking not in target.model_facts.thinking:
         fix = f"Use {' or '.join(sorted(target.model_facts.thinking))}."
         yield Violation(THINKING_CONFIG, "thinking.type", f"{quoted(thinking)} for {target.model}", fix)
     for row in TRAIT_RULES:
-        for trait in state.traits:
+        for trait in sorted(state.traits):
             if trait.startswith(row.trait) and row.forbids(target, trait[len(row.trait) :]):
-                yield from _marked(convo, row, target, trait, place, written)
-    if convo.turns and not target.facts.repeats_roles and convo.turns[0].role == "assistant":
+                yield from _marked(turns, row, trait, place)
+    if turns and not target.facts.repeats_roles and turns[0].role == "assistant":
         yield Violation(FIRST_USER, place.turn(0), "an assistant turn first", "Let the user speak first.")
-    if tools_known and "client-tools" in state.traits and not convo.preamble.tools:
+    if history.tools is not None and not history.tools and "client-tools" in state.traits:
         yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
-    if target.model_facts.prefix_bound:
-        stale = convo._log.chain(len(convo.turns)).stale
-        if stale is not None:
-            at = next(i for i, block in enumerate(convo.turns[stale].blocks) if type(block) in THOUGHTS)
-            fix = "Restore what stood before it, or drop this and all later thinking."
-            yield Violation(
-                PREFIX_BOUND, place.at(written(stale), at), "thinking bound to another prefix", fix
-            )
-    if thinking == "enabled" and state.loop is not None:
-        yield from _loop_start(convo, target, state.loop, place, written)
-    if target.facts.longest_id is not None or not target.facts.blank_text or target.facts.document_needs_text:
-        yield from _converse(convo, target, place, written)
+    if target.model_facts.prefix_bound and (stale := history.stale()) is not None:
+        at = next(i for i, block in enumerate(turns[stale].blocks) if type(block) in THOUGHTS)
+        fix = "Restore what stood before it, or drop this and all later thinking."
+        yield Violation(PREFIX_BOUND, place.at(stale, at), "thinking bound to another prefix", fix)
+    if thinking == "enabled" and state.loop is not None and state.phase not in (Phase.DONE, Phase.PAUSED):
+        yield from _loop_start(turns[state.loop], state.loop, target, place)
 
 
-def _marked(
-    convo: Conversation,
-    row: TraitRule,
-    target: Target,
-    trait: str,
-    place: Place,
-    written: Callable[[int], int],
-) -> Iterator[Violation]:
-    tool = trait[len(row.trait) :]
-    for index, turn in enumerate(convo.turns):
+def _marked(turns: Sequence[Any], row: TraitRule, trait: str, place: Place) -> Iterator[Violation]:
+    """The first block of each turn that has a forbidden trait."""
+    for index, turn in enumerate(turns):
         if trait not in turn.traits:
             continue
         for at, block in enumerate(turn.blocks):
-            if row.marks(turn.role, block) and (not tool or _server_tool(block) == tool):
-                path = place.turn(written(index)) if turn.role == "system" else place.at(written(index), at)
+            if row.marks(turn.role, block) and (
+                row.trait == trait or trait == row.trait + _server_tool(block)
+            ):
+                path = place.turn(index) if turn.role == "system" else place.at(index, at)
                 yield Violation(row.rule, path, row.found, row.fix)
                 break
-    _ = target
 
 
-def _loop_start(
-    convo: Conversation, target: Target, loop: int, place: Place, written: Callable[[int], int]
-) -> Iterator[Violation]:
-    """Whether the open tool loop starts with thinking; a loop that calls no tool is not open."""
-    if isinstance(convo, AwaitingTools) or convo._state.phase in (Phase.ASKED, Phase.OWED, Phase.INSTRUCTED):
-        turn = convo.turns[loop]
-        for at, block in enumerate(turn.blocks):
-            if block.type in ("thinking", "redacted_thinking"):
-                return
-            if block.type != "unsigned_thinking":
-                fix = "Send the thinking that came with the turn, or use a model or mode without manual thinking."
-                yield Violation(THINKING_FIRST, place.at(written(loop), at), f"{block.type} first", fix)
-                return
-    _ = target
+def sent_places(turn: Any, vendor: str) -> list[int]:
+    """The places of the blocks that go to a vendor: all but thinking that it did not issue and cannot read."""
+    foreign = issuer_of(turn) != vendor
+    places = [
+        at
+        for at, block in enumerate(turn.blocks)
+        if not (
+            block.type in ("thinking", "redacted_thinking", "unsigned_thinking")
+            and (foreign or (block.type == "unsigned_thinking" and vendor == "anthropic"))
+        )
+    ]
+    if len(places) < len(turn.blocks) and all(is_blank(turn.blocks[at]) for at in places):
+        return []  # what is left says nothing, and the API would refuse it
+    return places
 
 
-def _converse(
-    convo: Conversation, target: Target, place: Place, written: Callable[[int], int]
-) -> Iterator[Violation]:
-    longest = target.facts.longest_id
-    for index, turn in enumerate(convo.turns):
-        kinds = {block.type for block in turn.blocks}
-        for at, block in enumerate(turn.blocks):
-            id = getattr(block, "id", None) or getattr(block, "tool_use_id", None)
-            if longest is not None and isinstance(id, str) and len(id) > longest:
-                found = f"an id of {len(id)} characters"
-                yield Violation(BEDROCK_ID, place.at(written(index), at), found, f"Use at most {longest}.")
-            if longest is not None and isinstance(block, Text) and not block.text.strip():
-                yield Violation(BEDROCK_BLANK, place.at(written(index), at), "blank text", "Drop the block.")
-        if (
-            target.facts.document_needs_text
-            and "document" in kinds
-            and "text" not in kinds
-            and turn.role == "user"
-        ):
-            found = "a document without text"
-            yield Violation(BEDROCK_DOCUMENT, place.turn(written(index)), found, "Say something beside it.")
+def issuer_of(turn: Any) -> str:
+    """The vendor whose thinking a turn holds."""
+    origin = getattr(turn, "origin", None)
+    return "anthropic" if origin is None else cast("str", origin.vendor)
 
 
-def tail_faults(convo: Conversation, target: Target | None, place: Place) -> Iterator[Violation]:
+def _loop_start(turn: Any, index: int, target: Target, place: Place) -> Iterator[Violation]:
+    """Whether the open tool loop starts with thinking that the target can read."""
+    at = next(iter(sent_places(turn, target.vendor)), None)
+    if at is not None and turn.blocks[at].type not in ("thinking", "redacted_thinking"):
+        fix = "Send the thinking that came with the turn, or use a mode without manual thinking."
+        yield Violation(THINKING_FIRST, place.at(index, at), f"{turn.blocks[at].type} first", fix)
+
+
+def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterator[Violation]:
     """What a history lacks to be sent as it ends: no open calls, and no prefill where the model has none."""
-    if not convo.turns:
+    turns, state = history.turns, history.state
+    if not turns:
         yield Violation(MESSAGES_NONEMPTY, place.turns, "no message", "Say something.")
         return
-    last = len(convo.turns) - 1
-    turn = convo.turns[-1]
-    for call in convo._state.open:
+    last, turn = len(turns) - 1, turns[-1]
+    for call in state.open:
         found = f"the call {quoted(call.block.id)} is open"
         yield Violation(TAIL_OPEN, place.at(call.turn, call.at), found, "Answer it before sending.")
-    if type(turn) is not AssistantTurn or convo._state.phase is not Phase.DONE or target is None:
+    if turn.role != "assistant" or state.phase is not Phase.DONE or target is None:
         return
-    if target.thinking_type in (None, "disabled"):
-        for at, block in enumerate(turn.blocks):
-            if type(block) in THOUGHTS:
-                fix = "Turn thinking on, or let the user speak."
-                yield Violation(
-                    THINKING_OFF_FINAL, place.at(last, at), f"{block.type} with thinking off", fix
-                )
-                return
-    if not target.model_facts.prefill:
+    off = target.thinking_type in (None, "disabled")
+    thought = next((at for at, block in enumerate(turn.blocks) if type(block) in THOUGHTS), None)
+    if off and thought is not None:
+        found = f"{turn.blocks[thought].type} with thinking off"
+        fix = "Turn thinking on, or let the user speak."
+        yield Violation(THINKING_OFF_FINAL, place.at(last, thought), found, fix)
+    elif not target.model_facts.prefill:
         yield Violation(PREFILL, place.turn(last), "an assistant turn at the end", "Let the user speak.")
-    elif target.thinking_type not in (None, "disabled"):
+    elif not off:
         yield Violation(
             PREFILL_THINKING, place.turn(last), "a prefill with thinking on", "Turn thinking off."
         )
-    elif turn.blocks and turn.blocks[-1].type == "text" and turn.text[-1:].isspace():
+    elif turn.blocks and isinstance(final := turn.blocks[-1], Text) and final.text[-1:].isspace():
         at = len(turn.blocks) - 1
         yield Violation(TRAILING_WHITESPACE, place.at(last, at), "whitespace at the end", "Strip it.")

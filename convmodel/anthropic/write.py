@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
-from ..blocks import Text
 from ..conversation import AwaitingModel, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
 from ..log import LOCK
-from ..turns import THOUGHTS, AssistantTurn, Turn
-from .targets import MAX_MESSAGES, MESSAGES_MAX, PLATFORMS, Target, target_faults
+from ..turns import Turn
+from .targets import (
+    MAX_MESSAGES,
+    MESSAGES_MAX,
+    MESSAGES_NONEMPTY,
+    PLATFORMS,
+    Target,
+    judged,
+    sent_places,
+    target_faults,
+)
 
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, TextBlockParam, ThinkingConfigParam, ToolUnionParam
@@ -45,32 +53,12 @@ def wire() -> Converter:
     return writer(SENT, _UNSIGNED)
 
 
-def _sent_blocks(turn: Turn, vendor: str) -> list[int]:
-    """The places of the blocks that go to a vendor: all but thinking that it did not issue and cannot read."""
-    issuer = turn.origin.vendor if type(turn) is AssistantTurn and turn.origin is not None else "anthropic"
-    foreign = issuer != vendor
-    places = [
-        at
-        for at, block in enumerate(turn.blocks)
-        if not (
-            type(block) in THOUGHTS
-            and (foreign or (block.type == "unsigned_thinking" and vendor == "anthropic"))
-        )
-    ]
-    rest = [turn.blocks[at] for at in places]
-    if len(places) < len(turn.blocks) and all(
-        isinstance(block, Text) and not block.text.strip() for block in rest
-    ):
-        return []  # what is left says nothing, and the API would refuse it
-    return places
-
-
 def _content(turn: Turn, vendor: str) -> bytes:
     """A turn's blocks as they stand between the brackets of a message's content; written once and kept."""
     kept = turn.kept.get(vendor)
     if kept is None:
         convert = wire().unstructure
-        blocks = [convert(turn.blocks[at]) for at in _sent_blocks(turn, vendor)]
+        blocks = [convert(turn.blocks[at]) for at in sent_places(turn, vendor)]
         kept = turn.kept[vendor] = msgspec.json.encode(blocks)[1:-1]
     return kept
 
@@ -85,8 +73,9 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
     """The messages of a conversation as pieces to be joined, two a turn: what opens it, and its content.
 
     Turns that answer the same calls are one message, and nothing else is joined, except for targets that refuse repeated
-    roles. A turn that has nothing to send is left out. The pieces of a turn depend only on the turns before it, so they
-    are kept beside the log, and a request costs what is new and one join.
+    roles. A turn that has nothing to send is left out, save where a system turn needs one behind it. The pieces of a
+    turn depend only on the turns before it, so they are kept beside the log, and a request costs what is new and one
+    join.
     """
     platform = target.facts if target is not None else PLATFORMS["anthropic"]
     log, length = convo._log, len(convo.turns)
@@ -95,10 +84,13 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
         for index in range(len(pieces) // 2, length):
             turn = log.turns[index]
             content = _content(turn, platform.vendor)
-            if not content and (turn.blocks or not platform.blank_text or not platform.repeats_roles):
+            last = next((at for at in reversed(range(index)) if pieces[2 * at] != _LEFT_OUT), None)
+            takes_empty = platform.blank_text and platform.repeats_roles
+            # Behind a system turn an assistant turn must stand, even if nothing in it can be sent.
+            needed = not turn.blocks or (last is not None and log.turns[last].role == "system")
+            if not content and not (takes_empty and needed):
                 pieces += (_LEFT_OUT, b"")
                 continue
-            last = next((at for at in reversed(range(index)) if pieces[2 * at] != _LEFT_OUT), None)
             if last is None:
                 opening = _OPEN[turn.role]
             elif log.states[index + 1].joined or (
@@ -108,7 +100,7 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
             else:
                 opening = _NEXT[turn.role]
             pieces += (opening, content)
-        return pieces if len(pieces) == 2 * length else pieces[: 2 * length]
+        return pieces[: 2 * length]  # a copy, since another thread may go on writing
 
 
 def _messages_bytes(convo: Conversation, target: Target | None) -> list[bytes]:
@@ -145,7 +137,7 @@ def message_map(convo: Conversation, target: Target | None = None) -> tuple[tupl
             continue
         if opening != _JOIN:
             messages.append([])
-        messages[-1].extend((index, at) for at in _sent_blocks(convo.turns[index], vendor))
+        messages[-1].extend((index, at) for at in sent_places(convo.turns[index], vendor))
     return tuple(map(tuple, messages))
 
 
@@ -177,8 +169,11 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     if type(target) is not Target:
         found = f"{described(target)} where a Target is due"
         raise ValidationError([Violation(FIELD_TYPE, "target", found, "Pass a Target.")])
-    if faults := list(target_faults(convo, target, BUILT)):
+    if faults := list(target_faults(judged(convo), target, BUILT)):
         raise ValidationError(faults)
+    if not any(_pieces(convo, target)):
+        found = "nothing that this target can be sent"
+        raise ValidationError([Violation(MESSAGES_NONEMPTY, "turns", found, "Let the user speak.")])
     encode = msgspec.json.encode
     parts = {"model": msgspec.Raw(encode(target.model))}
     preamble = convo.preamble

@@ -134,7 +134,7 @@ def request_schema() -> Schema:
     >>> request_schema()["properties"]["max_tokens"]
     {'type': 'integer'}
     """
-    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming  # noqa: PLC0415
+    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
     schema = _schema(MessageCreateParamsNonStreaming)
     own = {key: value for key, value in schema["properties"].items() if key not in _HEADERS}
@@ -144,7 +144,7 @@ def request_schema() -> Schema:
 
 @cache
 def _validator() -> Validator:
-    from jsonschema import Draft202012Validator, validators  # noqa: PLC0415
+    from jsonschema import Draft202012Validator, validators
 
     keywords: Schema = {
         "type": _check_type,
@@ -210,7 +210,7 @@ def _members(hint: object) -> Iterator[object]:
 
 def _left_out(hint: object) -> bool:
     """Whether a member of a union is no JSON: files and paths (sent as text), the SDK's response models."""
-    from pydantic import BaseModel  # noqa: PLC0415  # comes with the SDK
+    from pydantic import BaseModel  # comes with the SDK
 
     kind: Any = get_origin(hint) or hint
     return kind in (IO, os.PathLike) or (isinstance(kind, type) and issubclass(kind, BaseModel))
@@ -255,7 +255,7 @@ def _is_object(value: Value) -> TypeGuard[Schema]:
 
 
 def _error(message: str, *path: str) -> ValidationError:
-    from jsonschema import ValidationError  # noqa: PLC0415
+    from jsonschema import ValidationError
 
     return ValidationError(message, path=path)
 

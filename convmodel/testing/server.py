@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._live.pop(threading.current_thread())
         super().finish()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the tests that use the server own the terminal."""
 
     def do_POST(self) -> None:

@@ -1,0 +1,1 @@
+"""Properties of the whole library, over conversations that Hypothesis builds."""
