@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,13 +80,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = parser.parse_args(argv)
     try:
-        if args.command == "explain":
-            return _explain(args.rule)
-        text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-        return _show(text) if args.command == "show" else _check(args, text)
+        code = _run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (OSError, UnreadableError) as error:
         print(f"convmodel: {error}", file=sys.stderr)
         return 2
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.command == "explain":
+        return _explain(args.rule)
+    text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+    return _show(text) if args.command == "show" else _check(args, text)
 
 
 def read_history(text: bytes) -> History:

@@ -182,7 +182,7 @@ class _Conversation:
 
     def __repr__(self) -> str:
         last = f", last={self.turns[-1]!r}" if self._length else ""
-        return f"{type(self).__name__}(<{self._length} turns>{last})"
+        return f"{type(self).__name__}({self.turns!r}{last})"
 
     def __reduce__(self) -> Any:
         return _rebuilt, (self.preamble, tuple(self.turns))
@@ -219,7 +219,7 @@ class AwaitingUser(_Conversation):
             ValidationError: The rules of `UserTurn`, or `tool-result-has-use`.
 
         >>> empty().user("Hello.")
-        AwaitingModel(<1 turns>, last=UserTurn([Text('Hello.')]))
+        AwaitingModel(<1 turn>, last=UserTurn([Text('Hello.')]))
         """
         return cast("AwaitingModel", self._then(UserTurn(content)))
 

@@ -583,7 +583,7 @@ def read_value(cls: Any, raw: Any, reading: Reading, path: str) -> Any:
                 values[name] = None
             elif not (lenient or name in cls.nullable_on_wire):
                 fix = f"Leave `{name}` out."
-                reading.fault(field.wrong, join(path, name), f"null where {field.kind.expected} is due", fix)
+                reading.fault(field.wrong, join(path, name), "null", fix)
                 broken = True
             continue
         if read is not None:

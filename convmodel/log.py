@@ -133,4 +133,4 @@ class Turns(Sequence[Turn]):
         return hash((self._length, self[-1] if self._length else None))
 
     def __repr__(self) -> str:
-        return f"<{self._length} turns>"
+        return f"<{self._length} turn{'s' * (self._length != 1)}>"

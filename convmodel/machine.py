@@ -131,9 +131,9 @@ TABLE: dict[Phase, dict[Kind, Rule | None]] = {
 }
 """For each phase and kind of turn: None where the turn may follow, else the rule under which it is refused.
 
-The API joins turns of one party, so an assistant turn after open calls is legal as long as none is answered. Two cells
-depend on more than the phase: a system turn may follow a turn that ends with a server tool's result, and a user turn
-may follow a pause that left no server call unfinished.
+The API joins turns of one party, so an assistant turn after open calls is legal as long as none is answered. Three cells
+depend on more than the phase: a system turn may follow a turn that ends with a server tool's result, a user turn may
+follow a pause that left no server call unfinished, and none may follow the results of calls made by code.
 """
 
 
@@ -160,6 +160,8 @@ class State(NamedTuple):
     """The first assistant turn since the user last said something other than results."""
     traits: frozenset[str] = frozenset()
     container: str | None = None
+    by_code: bool = False
+    """Calls made by code are answered, and the model has not gone on: until then the user may say nothing else."""
     unsure: bool = False
     """A call could not be read, so that a result without a call says nothing."""
 
@@ -239,7 +241,7 @@ def _user(state: State, index: int, turn: Any, place: Place) -> tuple[State, lis
     open_calls = {call.block.id: call for call in state.open}
     answered = set(state.answered)
     here: set[str] = set()
-    programmatic = False
+    programmatic = state.by_code
     if results and state.phase is Phase.INSTRUCTED:
         faults += _refused(state, index, "results", place)
     for i, result in results:
@@ -267,6 +269,9 @@ def _user(state: State, index: int, turn: Any, place: Place) -> tuple[State, lis
     rest = [i for i, block in enumerate(turn.blocks) if block.type != "tool_result"]
     if not results:
         faults += _refused(state, index, "user", place)
+        if programmatic and not faults:
+            found, fix = "a user turn behind results for code", "Receive the reply first."
+            faults.append(Violation(PTC_ONLY_RESULTS, place.turn(index), found, fix))
     elif rest and open_calls:
         faults += [unanswered(call, place) for call in open_calls.values()]
     elif rest and here & answered and state.unfinished:
@@ -285,6 +290,7 @@ def _user(state: State, index: int, turn: Any, place: Place) -> tuple[State, lis
         unfinished=unfinished,
         joined=bool(results) and state.phase is Phase.PARTLY,
         loop=None if rest or not results else state.loop,
+        by_code=programmatic and not rest and bool(results),
         traits=_with(state.traits, turn.traits),
         container=state.container,
         unsure=state.unsure,

@@ -13,7 +13,6 @@ from .fields import (
     CALLER,
     CONTENT_TYPE,
     FIELD_TYPE,
-    REQUIRED_FIELD,
     SHARED,
     Flow,
     Reading,
@@ -26,6 +25,7 @@ from .fields import (
     thawed,
 )
 from .jsonvalue import JsonObject, freeze
+from .shapes import Untagged, faults
 
 SYSTEM_EMPTY = Rule(
     "system-empty",
@@ -88,7 +88,7 @@ class Preamble(Value):
         for i, block in enumerate(self.system):
             if not block.text:
                 yield Violation(SYSTEM_EMPTY, f"system[{i}].text", "empty text", "Drop the block.")
-        if self.system and not any(block.text.strip() for block in self.system):
+        if self.system and all(block.text.isspace() for block in self.system):
             yield Violation(SYSTEM_EMPTY, "system", "only whitespace", "Leave the system prompt out.")
 
 
@@ -153,10 +153,10 @@ def _read_text(value: object, reading: Reading, path: str) -> Any:
 
 def _read_tool(value: object, reading: Reading, path: str) -> Any:
     if isinstance(value, Tool):
-        definition: dict[str, Any] = {"name": value.name, "input_schema": value.input_schema}
+        made: dict[str, Any] = {"name": value.name, "input_schema": value.input_schema}
         if value.description is not None:
-            definition["description"] = value.description
-        return JsonObject(definition)
+            made["description"] = value.description
+        return JsonObject(made)
     data = value if isinstance(value, JsonObject) else mapping(value)
     if data is None:
         reading.fault(FIELD_TYPE, path, f"{described(value)} where a tool is due", "Pass a tool definition.")
@@ -164,18 +164,11 @@ def _read_tool(value: object, reading: Reading, path: str) -> Any:
     if "cache_control" in data and reading.marked:
         reading.marker(data["cache_control"], path)
         data = {key: item for key, item in data.items() if key != "cache_control"}
-    if data.get("type") in (None, "custom"):
-        for key in ("name", "input_schema"):
-            if key not in data:
-                reading.fault(REQUIRED_FIELD, f"{path}.{key}", "nothing", f"Add `{key}`.")
-    name = data.get("name", "")
-    if "name" in data and not (isinstance(name, str) and re.fullmatch(TOOL_NAME_PATTERN, name)):
-        found = (
-            f"the name {quoted(name)}" if isinstance(name, str) else f"{described(name)} where a name is due"
-        )
-        reading.fault(TOOL_NAME, f"{path}.name", found, "Rename it.")
     try:
-        return JsonObject({key: thawed(item) for key, item in data.items()})
+        definition = JsonObject({key: thawed(item) for key, item in data.items()})
     except ValidationError as error:
         reading.violations.extend(fault.under(path) for fault in error.violations)
         return BROKEN
+    if definition.get("type") in (None, "custom"):  # the service's own tools change with each version
+        reading.violations.extend(faults(definition.thaw(), Untagged("custom_tool"), path))
+    return definition

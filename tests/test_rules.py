@@ -145,7 +145,9 @@ def test_a_rule_of_a_target_is_enforced_by_to_request_too(vector: Json) -> None:
         return []
 
     assert sent(vector["accept"]) == []
-    built = [path.replace("messages[", "turns[").replace(".content[", ".blocks[", 1) for path in vector["paths"]]
+    built = [
+        path.replace("messages[", "turns[").replace(".content[", ".blocks[", 1) for path in vector["paths"]
+    ]
     assert sent(edited(vector["accept"], vector["edit"])) == [(vector["rule"], path) for path in built]
 
 
@@ -195,28 +197,68 @@ def hundred_thousand(extra: int) -> Found:
 
 THOUGHT = {"type": "thinking", "thinking": "I look.", "signature": "c2ln"}
 PAIRS = [
-    Pair("json-value", lambda: verdict({"messages": call_with(1.5)}),
-         lambda: verdict({"messages": call_with(float("nan"))}), "messages[1].content[0].input.q"),
-    Pair("json-value", lambda: verdict({"messages": call_with(10**4299)}),
-         lambda: verdict({"messages": call_with(10**4300)}), "messages[1].content[0].input.q"),
-    Pair("json-value", lambda: verdict({"messages": call_with("x")}),
-         lambda: verdict({"messages": call_with(b"x")}), "messages[1].content[0].input.q"),
-    Pair("json-value", lambda: verdict({"messages": call_with({"a": 1})}),
-         lambda: verdict({"messages": call_with({1: 1})}), "messages[1].content[0].input.q"),
-    Pair("json-value", lambda: verdict({"messages": call_with(deep(199))}),
-         lambda: verdict({"messages": call_with(deep(200))}), "messages[1].content[0].input"),
-    Pair("json-value", lambda: verdict({"messages": '[{"role":"user","content":"hi"}]'}),
-         lambda: verdict({"messages": '[{"role":"user","role":"user","content":"hi"}]'}), ""),
-    Pair("image-decodable", lambda: refused(lambda: Image.from_bytes(b"\x89PNG\r\n\x1a\n")),
-         lambda: refused(lambda: Image.from_bytes(b"PNG\r\n\x1a\n")), "data"),
-    Pair("conversation-state", lambda: refused(lambda: AwaitingUser([])),
-         lambda: refused(lambda: AwaitingModel([])), "turns"),
-    Pair("stored-format", lambda: refused(lambda: loads(dumps(start("hi")))),
-         lambda: refused(lambda: loads(dumps(start("hi")).replace('"convmodel":1', '"convmodel":2'))), "convmodel"),
-    Pair("adaptive-empty-separator", lambda: dropped(THOUGHT, {"type": "text", "text": "."}, THOUGHT),
-         lambda: dropped(THOUGHT, {"type": "text", "text": ""}, THOUGHT), "content[1]"),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": call_with(1.5)}),
+        lambda: verdict({"messages": call_with(float("nan"))}),
+        "messages[1].content[0].input.q",
+    ),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": call_with(10**4299)}),
+        lambda: verdict({"messages": call_with(10**4300)}),
+        "messages[1].content[0].input.q",
+    ),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": call_with("x")}),
+        lambda: verdict({"messages": call_with(b"x")}),
+        "messages[1].content[0].input.q",
+    ),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": call_with({"a": 1})}),
+        lambda: verdict({"messages": call_with({1: 1})}),
+        "messages[1].content[0].input.q",
+    ),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": call_with(deep(199))}),
+        lambda: verdict({"messages": call_with(deep(200))}),
+        "messages[1].content[0].input",
+    ),
+    Pair(
+        "json-value",
+        lambda: verdict({"messages": '[{"role":"user","content":"hi"}]'}),
+        lambda: verdict({"messages": '[{"role":"user","role":"user","content":"hi"}]'}),
+        "",
+    ),
+    Pair(
+        "image-decodable",
+        lambda: refused(lambda: Image.from_bytes(b"\x89PNG\r\n\x1a\n")),
+        lambda: refused(lambda: Image.from_bytes(b"PNG\r\n\x1a\n")),
+        "data",
+    ),
+    Pair(
+        "conversation-state",
+        lambda: refused(lambda: AwaitingUser([])),
+        lambda: refused(lambda: AwaitingModel([])),
+        "turns",
+    ),
+    Pair(
+        "stored-format",
+        lambda: refused(lambda: loads(dumps(start("hi")))),
+        lambda: refused(lambda: loads(dumps(start("hi")).replace('"convmodel":1', '"convmodel":2'))),
+        "convmodel",
+    ),
+    Pair(
+        "adaptive-empty-separator",
+        lambda: dropped(THOUGHT, {"type": "text", "text": "."}, THOUGHT),
+        lambda: dropped(THOUGHT, {"type": "text", "text": ""}, THOUGHT),
+        "content[1]",
+    ),
     Pair("messages-max-100k", lambda: hundred_thousand(0), lambda: hundred_thousand(1), "messages"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair.rule for pair in PAIRS])
@@ -325,5 +367,7 @@ SENDABLE = [
 def test_the_double_refuses_what_the_rule_refuses(vector: Json) -> None:
     bad = edited(vector["accept"], vector["edit"])
     platform = bad.get("target", {}).get("platform", "anthropic")
-    reason = DOUBLE_DIFFERS.get(vector["rule"]) or DOUBLE_DIFFERS.get(f"{vector['rule']}: {vector.get('note')}")
+    reason = DOUBLE_DIFFERS.get(vector["rule"]) or DOUBLE_DIFFERS.get(
+        f"{vector['rule']}: {vector.get('note')}"
+    )
     assert bool(judge(body_of(bad), platform=platform)) == (reason is None), reason

@@ -20,7 +20,7 @@ from convmodel import CitationCharLocation, Text
 from convmodel.anthropic import from_message
 from convmodel.blocks import BLOCKS
 from convmodel.declared import ANSWERED, SENT
-from convmodel.fields import Declared, Either, Json, Kind, Many, Nested, Plain, fields_of
+from convmodel.fields import Choice, Declared, Either, Json, Kind, Many, Nested, Plain, fields_of
 from convmodel.shapes import MARKABLE, ROWS, Key, ListOf, Shaped, Tagged, Untagged
 
 # ---------------------------------------------------------------- two descriptions of one object
@@ -251,7 +251,9 @@ def test_every_difference_that_has_a_reason_is_still_there() -> None:
 
 
 def scalars(hint: Any) -> set[type]:
-    return {type(get_args(each)[0]) if get_origin(each) is Literal else each for each in alternatives(hint)} & {str, int, bool}
+    return {
+        type(get_args(each)[0]) if get_origin(each) is Literal else each for each in alternatives(hint)
+    } & {str, int, bool}
 
 
 def choices(hint: Any) -> set[str]:
@@ -270,7 +272,7 @@ def test_the_simple_fields_of_blocks_have_the_sdks_types_and_choices(cls: Any) -
                 assert kind.of in scalars(hints[field.name]), field.name
             elif isinstance(kind, Json):
                 assert dict in {get_origin(each) for each in alternatives(hints[field.name])}, field.name
-            elif hasattr(kind, "values"):
+            elif isinstance(kind, Choice):
                 assert set(kind.values) == choices(hints[field.name]), field.name
 
 
@@ -278,10 +280,14 @@ def test_the_simple_fields_of_blocks_have_the_sdks_types_and_choices(cls: Any) -
 
 
 def models(hint: Any) -> list[type[pydantic.BaseModel]]:
-    return [each for each in alternatives(hint) if isinstance(each, type) and issubclass(each, pydantic.BaseModel)]
+    return [
+        each for each in alternatives(hint) if isinstance(each, type) and issubclass(each, pydantic.BaseModel)
+    ]
 
 
-RESPONSES = {str(get_args(model.model_fields["type"].annotation)[0]): model for model in models(sdk.ContentBlock)}
+RESPONSES = {
+    str(get_args(model.model_fields["type"].annotation)[0]): model for model in models(sdk.ContentBlock)
+}
 # Fields of response models that are left out of what goes back, and why.
 NOT_SENT: dict[tuple[str, str], str] = {
     ("CitationCharLocation", "file_id"): "the input schema lacks it",
@@ -309,7 +315,9 @@ def test_every_block_of_a_response_has_a_class() -> None:
     assert set(RESPONSES) - set(BLOCKS) == set()
 
 
-def walk_response(model: type[pydantic.BaseModel], cls: Any, seen: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def walk_response(
+    model: type[pydantic.BaseModel], cls: Any, seen: set[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Fields of a response model that our declaration does not read, or does not send."""
     if (model.__name__, cls.__name__) in seen:
         return
@@ -326,7 +334,11 @@ def walk_response(model: type[pydantic.BaseModel], cls: Any, seen: set[tuple[str
         for inner in models(info.annotation):
             for kind in kinds(field.kind):
                 if isinstance(kind, Nested):
-                    tag = get_args(inner.model_fields["type"].annotation)[0] if "type" in inner.model_fields else None
+                    tag = (
+                        get_args(inner.model_fields["type"].annotation)[0]
+                        if "type" in inner.model_fields
+                        else None
+                    )
                     held = kind.by_type.get(tag) if tag is not None else kind.classes[0]
                     if held is None:
                         yield inner.__name__, "type"
@@ -370,7 +382,9 @@ def test_a_field_that_the_service_alone_writes_is_read_and_kept() -> None:
         "end_char_index": 3,
         "file_id": "file_1",
     }
-    reply = from_message({"content": [{"type": "text", "text": "blue", "citations": [citation]}], "stop_reason": "end_turn"})
+    reply = from_message(
+        {"content": [{"type": "text", "text": "blue", "citations": [citation]}], "stop_reason": "end_turn"}
+    )
     (block,) = reply.blocks
     assert isinstance(block, Text)
     assert block.citations[0] == CitationCharLocation("sky", 0, None, 0, 3, file_id="file_1")

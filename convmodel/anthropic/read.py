@@ -410,7 +410,7 @@ def parse(
         ValidationError: Every violation, each with rule and path.
 
     >>> parse([{"role": "user", "content": "Hello."}])
-    AwaitingModel(<1 turns>, last=UserTurn([Text('Hello.')]))
+    AwaitingModel(<1 turn>, last=UserTurn([Text('Hello.')]))
     """
     convo, violations = _read(messages, system, tools, origins, None, "hold")
     if violations or convo is None:

@@ -432,8 +432,8 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
         at = next(i for i, block in enumerate(turns[stale].blocks) if type(block) in THOUGHTS)
         fix = "Restore what stood before it, or drop this and all later thinking."
         yield Violation(PREFIX_BOUND, place.at(stale, at), "thinking bound to another prefix", fix)
-    if thinking == "enabled" and state.loop is not None and state.phase not in (Phase.DONE, Phase.PAUSED):
-        yield from _loop_start(turns[state.loop], state.loop, target, place)
+    if thinking == "enabled" and state.loop is not None and state.phase is not Phase.DONE:
+        yield from _loop_start(turns, state.loop, target, place)
 
 
 def _marked(turns: Sequence[Any], row: TraitRule, trait: str, place: Place) -> Iterator[Violation]:
@@ -472,12 +472,17 @@ def issuer_of(turn: Any) -> str:
     return "anthropic" if origin is None else cast("str", origin.vendor)
 
 
-def _loop_start(turn: Any, index: int, target: Target, place: Place) -> Iterator[Violation]:
+def _loop_start(turns: Sequence[Any], loop: int, target: Target, place: Place) -> Iterator[Violation]:
     """Whether the open tool loop starts with thinking that the target can read."""
-    at = next(iter(sent_places(turn, target.vendor)), None)
-    if at is not None and turn.blocks[at].type not in ("thinking", "redacted_thinking"):
-        fix = "Send the thinking that came with the turn, or use a mode without manual thinking."
-        yield Violation(THINKING_FIRST, place.at(index, at), f"{turn.blocks[at].type} first", fix)
+    for index in range(loop, len(turns)):
+        turn = turns[index]
+        at = next(iter(sent_places(turn, target.vendor)), None) if turn.role == "assistant" else None
+        if at is None:
+            continue  # the API joins what follows with a turn that has nothing to send
+        if turn.blocks[at].type not in ("thinking", "redacted_thinking", "unsigned_thinking"):
+            fix = "Send the thinking that came with the turn, or use a mode without manual thinking."
+            yield Violation(THINKING_FIRST, place.at(index, at), f"{turn.blocks[at].type} first", fix)
+        return
 
 
 def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterator[Violation]:

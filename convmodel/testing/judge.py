@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast, final
 
 from .schema import shape_fault
 
@@ -23,6 +23,7 @@ Json = dict[str, Any]
 _BEDROCK = ("bedrock", "bedrock_converse")
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One reason for which the API refuses a request.

@@ -675,7 +675,9 @@ def _sendable(draw: st.DrawFn, convo: Conversation) -> AwaitingModel:
         ):
             return convo
         convo = convo.abandon()  # a pause that has no server call does not occur in the wild
-    return convo if isinstance(convo, AwaitingModel) else convo.user(*draw(_contents()))
+        if not isinstance(convo.turns[-1] if convo.turns else None, AssistantTurn) and isinstance(convo, AwaitingModel):
+            return convo
+    return convo.user(*draw(_contents()))
 
 
 @_once
