@@ -133,6 +133,11 @@ ERROR_TEXT_ONLY = Rule(
     "Tool runner of the SDK; error reports",
     "messages.N.content.M.tool_result: all content must be type `text` if `is_error` is true",
 )
+ERROR_HAS_TEXT = Rule(
+    "tool-result-error-toolset-nonempty",
+    "An error result for a call of a toolset says something.",
+    "Tool runner of the SDK; browser use, API documentation",
+)
 SEARCH_HOMOGENEOUS = Rule(
     "tool-result-search-homogeneous",
     "If one block of a result is a `search_result`, all are.",
@@ -966,6 +971,8 @@ class ToolResult(Value):
     )
 
     def faults(self) -> Iterable[Violation]:
+        if self.is_error and self.toolset_name is not None and not self._says():
+            yield Violation(ERROR_HAS_TEXT, "content", "an error without text", "Say what went wrong.")
         if not isinstance(self.content, tuple):
             return
         kinds = [block.type for block in self.content]
@@ -981,6 +988,11 @@ class ToolResult(Value):
                     yield Violation(
                         SEARCH_HOMOGENEOUS, f"content[{i}]", f"`{kind}` beside search results", fix
                     )
+
+    def _says(self) -> bool:
+        if self.content is None or isinstance(self.content, str):
+            return bool(self.content)
+        return any(isinstance(block, Text) and block.text for block in self.content)
 
     def __repr__(self) -> str:
         error = f", is_error={self.is_error}" if self.is_error is not None else ""

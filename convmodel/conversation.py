@@ -609,10 +609,10 @@ def _kept(
         origin = attrs.evolve(origin, stop_reason=None)  # what is kept of it is no longer paused
     try:
         kept = AssistantTurn(blocks[:end], origin)
-        before._then(kept)
     except ValidationError:
         return None
-    return kept
+    _, faults = step(before._state, before._length, kept, before._log.ids, BUILT)
+    return None if faults else kept
 
 
 def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple[AssistantBlock, ...]:
@@ -620,13 +620,16 @@ def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple
 
     Compatible endpoints count their calls anew in each response (vLLM issue 50295), so equal ids mean nothing there.
     """
-    used = {id for id, turn in before._log.ids.items() if turn < before._length}
+    used: set[str] = set()
+    counts: dict[str, int] = {}
+    earlier, length = before._log.ids, before._length  # looked up, not copied: other threads may add to it
     out: list[AssistantBlock] = []
     for block in blocks:
         if type(block) is ToolUse:
-            id, n = block.id, 2
-            while id in used:
-                id, n = f"{block.id}_{n}", n + 1
+            id = block.id
+            while id in used or earlier.get(id, length) < length:
+                counts[block.id] = n = counts.get(block.id, 1) + 1
+                id = f"{block.id}_{n}"
             used.add(id)
             out.append(block if id == block.id else attrs.evolve(block, id=id))
         else:

@@ -112,7 +112,7 @@ class ValidationError(ConvmodelError, ValueError):
     """A value breaks rules.
 
     Attributes:
-        violations: All of them, in the order of their places.
+        violations: All of them, in the order in which they show: a call without a result after what stands before it.
     """
 
     violations: tuple[Violation, ...]
@@ -152,5 +152,7 @@ def summary(violations: Sequence[Violation], most: int = 20) -> str:
 
 def quoted(value: object, most: int = 40) -> str:
     """A short form of a name or an id for messages."""
-    text = repr(value[: most + 1] if isinstance(value, str) else value)
+    if not isinstance(value, str):  # the repr of anything else may be endless
+        return repr(value) if value is None or isinstance(value, bool) else f"a {type(value).__name__}"
+    text = repr(value[: most + 1])
     return text if len(text) <= most else f"{text[: most - 2]}…{text[0]}"

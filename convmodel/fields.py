@@ -364,9 +364,12 @@ class Nested(Kind):
             reading.fault(FIELD_TYPE, path, f"{described(raw)} where an object is due", "Pass an object.")
             return BROKEN
         tag = data.get("type")
+        if "type" not in data:
+            reading.fault(REQUIRED_FIELD, join(path, "type"), "nothing", "Add `type`.")
+            return BROKEN
         cls = self.by_type.get(tag) if isinstance(tag, str) else None
         if cls is None:
-            found = "an object without `type`" if tag is None else f"the type {quoted(tag)}"
+            found = f"the type {quoted(tag)}"
             reading.fault(self.unknown, path, found, f"Use one of {', '.join(self.by_type)}.")
             return BROKEN
         return read_value(cls, data, reading, path)

@@ -171,4 +171,7 @@ def _read_tool(value: object, reading: Reading, path: str) -> Any:
         return BROKEN
     if definition.get("type") in (None, "custom"):  # the service's own tools change with each version
         reading.violations.extend(faults(definition.thaw(), Untagged("custom_tool"), path))
+    name = definition.get("name")
+    if isinstance(name, str) and not re.fullmatch(TOOL_NAME_PATTERN, name):
+        reading.fault(TOOL_NAME, f"{path}.name", f"the name {quoted(name)}", "Rename it.")
     return definition

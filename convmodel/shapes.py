@@ -241,7 +241,7 @@ def _admits_marker(data: dict[str, Any]) -> bool:
 
 def _unmarked(value: Any, reading: Reading, path: str, depth: int = MAX_DEPTH) -> Any:
     """A plain JSON value less the cache markers at the places that admit one."""
-    if isinstance(value, list):
+    if isinstance(value, list) and depth:
         return [_unmarked(item, reading, f"{path}[{i}]", depth - 1) for i, item in enumerate(value)]
     if not isinstance(value, dict) or not depth:
         return value
@@ -249,4 +249,7 @@ def _unmarked(value: Any, reading: Reading, path: str, depth: int = MAX_DEPTH) -
     if "cache_control" in data and _admits_marker(data):
         reading.marker(data["cache_control"], path)
         data = {name: item for name, item in data.items() if name != "cache_control"}
-    return {name: _unmarked(item, reading, join(path, name), depth - 1) for name, item in data.items()}
+    return {
+        name: _unmarked(item, reading, join(path, name if isinstance(name, str) else "…"), depth - 1)
+        for name, item in data.items()
+    }

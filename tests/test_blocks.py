@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import pickle
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,6 +70,7 @@ from convmodel import (
 )
 from convmodel.anthropic import Target, to_messages
 from convmodel.blocks import BLOCKS
+from convmodel.cli import main
 from convmodel.fields import fields_of
 from convmodel.storage import dumps, loads
 
@@ -205,6 +208,29 @@ def test_no_error_and_no_traceback_shows_what_stands_inside(act: Callable[[], ob
     told = "".join(traceback.format_exception(None, error, None, chain=True))
     for text in (str(error), repr(error), repr(error.violations), told):
         assert SECRET not in text
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_the_command_line_shows_nothing_that_stands_inside(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "login", "input": {"password": SECRET}}
+    thought = {"type": "thinking", "thinking": SECRET, "signature": SECRET}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": SECRET64}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": SECRET}
+    history = [
+        {"role": "user", "content": "Log in."},
+        {"role": "assistant", "content": [thought, call]},
+        {"role": "user", "content": [result, image]},
+    ]
+    for messages in (history[:2], history):
+        path = tmp_path / "history.json"
+        path.write_text(json.dumps(messages), "utf-8")
+        main([command, str(path)])
+    out, err = capsys.readouterr()
+    assert "login" in out or command == "check"
+    assert SECRET not in out + err
+    assert SECRET64[12:30] not in out + err
 
 
 # ---------------------------------------------------------------- immutable
@@ -367,15 +393,13 @@ def test_the_media_type_of_an_image_is_read_from_its_bytes(head: bytes, media_ty
     assert isinstance(source, Base64ImageSource)
     assert source.media_type == media_type
     others = {"image/png", "image/jpeg", "image/gif", "image/webp"} - {media_type}
-    for other in others:
-        assert refused(lambda other=other: Base64ImageSource(source.data, other)) == [
-            ("image-media-type-matches", "media_type")
-        ]
+    faults = [refused(partial(untyped.Base64ImageSource, source.data, other)) for other in others]
+    assert faults == [[("image-media-type-matches", "media_type")]] * 3
 
 
 def test_what_is_no_image_is_refused() -> None:
     for data in (b"", b"<!DOCTYPE html>", b"%PDF-1.7", b"RIFF\x00\x00\x00\x00WAVE"):
-        assert refused(lambda data=data: Image.from_bytes(data)) == [("image-decodable", "data")]
+        assert refused(partial(Image.from_bytes, data)) == [("image-decodable", "data")]
 
 
 def test_a_programmatic_call_is_told_from_a_direct_one() -> None:

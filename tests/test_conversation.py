@@ -1,4 +1,4 @@
-"""The state machine: every phase with every kind of turn, replies under every stop reason, and what branches keep."""
+"""The state machine: every phase with every kind of turn, every stop reason, and what branches keep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -539,6 +540,32 @@ def test_many_threads_append_to_one_parent_at_once() -> None:
     assert parent == conversation([UserTurn("hi"), AssistantTurn("Hello.")])
 
 
+def test_a_reply_of_another_vendor_is_received_while_other_threads_append() -> None:
+    before = conversation([ASK, AssistantTurn([CALL]), UserTurn([CALL.result("1")])])
+    assert isinstance(before, AwaitingModel)
+    reply = Reply([CALL], Origin(vendor="kimi", stop_reason="tool_use"))
+
+    def grow() -> None:
+        convo = before
+        for n in range(500):
+            called = convo.assistant(ToolUse(f"call_{n}", "look", {}))
+            assert isinstance(called, AwaitingTools)
+            convo = called.answer(ToolResult(f"call_{n}"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=grow)
+        thread.start()
+        while thread.is_alive():
+            received = before.receive(reply)
+            assert isinstance(received, AwaitingTools)
+            assert [call.id for call in received.open_calls] == ["toolu_1_2"]
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_conversations_are_values() -> None:
     convo = conversation([ASK, CALLS, BOTH], system="s", tools=[{"name": "look", "input_schema": {}}])
     same = conversation([ASK, CALLS, BOTH], system="s", tools=[{"name": "look", "input_schema": {}}])
@@ -586,7 +613,8 @@ def test_the_order_of_keys_counts_on_the_wire_and_in_digests_but_not_in_equality
 def test_a_conversation_shows_its_class_length_and_last_turn_only() -> None:
     convo = conversation([ASK, AssistantTurn([ToolUse("toolu_1", "login", {"password": "hunter2"})])])
     assert repr(convo) == (
-        "AwaitingTools(<2 turns>, last=AssistantTurn([ToolUse('toolu_1', 'login', input=JsonObject(<1 key>))]))"
+        "AwaitingTools(<2 turns>, "
+        "last=AssistantTurn([ToolUse('toolu_1', 'login', input=JsonObject(<1 key>))]))"
     )
     assert repr(empty()) == "AwaitingUser(<0 turns>)"
 

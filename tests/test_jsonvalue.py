@@ -1,4 +1,4 @@
-"""Immutable JSON: equality by JSON type, order and exact numbers kept, nothing shared, everything else refused."""
+"""Immutable JSON: equality by JSON type, order and numbers kept, nothing shared, the rest refused."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ def run(code: str) -> str:
     return out.stdout.strip()
 
 
-HEAVY = "print(sorted({'anthropic', 'pydantic', 'cattrs', 'hypothesis', 'jsonschema', 'httpx'} & set(sys.modules)))"
+WATCHED = {"anthropic", "pydantic", "cattrs", "hypothesis", "jsonschema", "httpx"}
+HEAVY = f"print(sorted({WATCHED} & set(sys.modules)))"
 
 
 @pytest.mark.parametrize(

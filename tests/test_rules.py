@@ -1,7 +1,7 @@
 """Every rule of the catalogue with a history that keeps it and one, an edit away, that breaks it.
 
-Wire data stands in `vectors/rules/*.json`: a history that is accepted, one edit, the places where the edited history
-breaks the rule. Rules that wire data cannot show have a pair in this file.
+Wire data stands in `vectors/rules/*.json`: a history that is accepted, one edit, the places where the edited
+history breaks the rule. Rules that wire data cannot show have a pair in this file.
 """
 
 from __future__ import annotations

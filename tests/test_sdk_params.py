@@ -1,7 +1,8 @@
 """The declarations against the installed SDK: what requests may hold, and what responses hold.
 
-The SDK's parameter types are walked from the union of content blocks down to the last nested object, and compared with
-our declarations. Whatever differs is named with its reason below, or fails; so does a reason that is no longer needed.
+The SDK's parameter types are walked from the union of content blocks down to the last nested object, and
+compared with our declarations. Whatever differs is named with its reason below, or fails; so does a reason
+that is no longer needed.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def described_by_class(cls: Any) -> Named:
 
 
 def described_by_row(name: str) -> Named:
-    fields = {key: Field(what.required, what.nullable) for key, what in ROWS[name].items()}
-    return Named(name, fields, name in MARKABLE)
+    fields = {key: Field(what.required, what.nullable) for key, what in ROWS[name].items() if key != "type"}
+    return Named(name, fields, name in MARKABLE or name == "custom_tool")
 
 
 # ---------------------------------------------------------------- the walk
@@ -187,6 +188,7 @@ def everything() -> list[Met]:
     seen: dict[tuple[Any, str], Met] = {}
     for param in objects(sdk.ContentBlockParam):
         walk_class(param, BLOCKS[str(tag_of(param))], seen)
+    walk_rows([sdk.ToolParam], ["custom_tool"], seen, "tools")
     return list(seen.values())
 
 
@@ -230,10 +232,10 @@ def test_the_walk_meets_every_parameter_type_inside_a_block_and_every_row_of_the
             reached.add(param)
             for key, hint in hints_of(param).items():
                 for inner in objects(hint):
-                    if key != "cache_control":
+                    if key not in ("cache_control", "input_schema"):  # the schema of a tool is free JSON
                         reach(inner)
 
-    for param in objects(sdk.ContentBlockParam):
+    for param in (*objects(sdk.ContentBlockParam), sdk.ToolParam):
         reach(param)
     assert {met.param.__name__ for met in MET} == {param.__name__ for param in reached}
     assert set(ROWS) - {met.ours.name for met in MET} == set()

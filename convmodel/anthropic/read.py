@@ -40,12 +40,21 @@ from ..jsonvalue import decode
 from ..log import Log
 from ..machine import State, step
 from ..markers import marker_faults
-from ..preamble import Preamble, read_preamble
+from ..preamble import Preamble, SystemPrompt, ToolDefinition, read_preamble
 from ..turns import THOUGHTS, AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, traits_of, turn_faults
-from .targets import UNSIGNED_FOREIGN, Judged, Target, issuer_of, tail_faults, target_faults
+from .targets import (
+    MAX_MESSAGES,
+    MESSAGES_MAX,
+    UNSIGNED_FOREIGN,
+    Judged,
+    Target,
+    issuer_of,
+    tail_faults,
+    target_faults,
+)
 
 if TYPE_CHECKING:
-    from anthropic.types import Message, MessageParam, TextBlockParam, ToolUnionParam
+    from anthropic.types import Message, MessageParam
 
 ROLE = Rule(
     "role-enum",
@@ -286,8 +295,11 @@ class _History:
         tag = data.get("type")
         cls = WIRE_BLOCKS.get(tag) if isinstance(tag, str) else None
         if cls is None:
-            found = "a block without `type`" if tag is None else f"the type {quoted(tag)}"
-            reading.fault(BLOCK_TYPE, path, found, "Use a type that the API knows, or drop the block.")
+            if "type" in data:
+                fix = "Use a type that the API knows, or drop the block."
+                reading.fault(BLOCK_TYPE, path, f"the type {quoted(tag)}", fix)
+            else:
+                reading.fault(REQUIRED_FIELD, f"{path}.type", "nothing", "Add `type`.")
             return Broken(tag if isinstance(tag, str) else "?")
         if cls is Thinking and not data.get("signature") and vendor != "anthropic":
             block = _read_unsigned(data, reading, path)
@@ -340,6 +352,8 @@ def _read(
         None if tools is None or preamble is None else preamble.tools,
         lambda: history.log.chain(len(messages)).stale if whole else None,
     )
+    if len(messages) > MAX_MESSAGES and (target is not None or stage == "send"):
+        reading.fault(MESSAGES_MAX, "messages", f"{len(messages)} messages", f"Send at most {MAX_MESSAGES}.")
     if target is not None:
         reading.violations.extend(_foreign_thinking(history.turns, target))
         reading.violations.extend(target_faults(seen, target, WIRE))
@@ -366,8 +380,8 @@ def _foreign_thinking(turns: list[Any], target: Target) -> Iterator[Violation]:
 def check(
     messages: object,
     *,
-    system: str | Iterable[TextBlockParam] | None = None,
-    tools: Iterable[ToolUnionParam] | None = None,
+    system: SystemPrompt = None,
+    tools: Iterable[ToolDefinition] | None = None,
     origins: Mapping[int, Origin] | None = None,
     target: Target | None = None,
     stage: Literal["hold", "send"] = "hold",
@@ -394,8 +408,8 @@ def check(
 def parse(
     messages: Iterable[MessageParam | Mapping[str, Any]] | str | bytes,
     *,
-    system: str | Iterable[TextBlockParam] | None = None,
-    tools: Iterable[ToolUnionParam] | None = None,
+    system: SystemPrompt = None,
+    tools: Iterable[ToolDefinition] | None = None,
     origins: Mapping[int, Origin] | None = None,
 ) -> Conversation:
     """A conversation from a history in wire form, strictly. Cache markers are checked, then left out.

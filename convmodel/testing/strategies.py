@@ -545,9 +545,8 @@ def user_turns() -> SearchStrategy[UserTurn]:
     """
     results = st.lists(tool_results(), max_size=2, unique_by=lambda result: result.tool_use_id)
     more = st.lists(user_blocks(), max_size=2)
-    return st.builds(lambda answers, said: UserTurn((*answers, *said)), results, more) | _contents().map(
-        UserTurn
-    )
+    contents = st.tuples(results, more).map(lambda parts: (*parts[0], *parts[1])).filter(bool)
+    return contents.map(UserTurn)
 
 
 @_once
@@ -675,7 +674,9 @@ def _sendable(draw: st.DrawFn, convo: Conversation) -> AwaitingModel:
         ):
             return convo
         convo = convo.abandon()  # a pause that has no server call does not occur in the wild
-        if not isinstance(convo.turns[-1] if convo.turns else None, AssistantTurn) and isinstance(convo, AwaitingModel):
+        if not isinstance(convo.turns[-1] if convo.turns else None, AssistantTurn) and isinstance(
+            convo, AwaitingModel
+        ):
             return convo
     return convo.user(*draw(_contents()))
 

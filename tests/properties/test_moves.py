@@ -16,6 +16,7 @@ from convmodel import (
     Conversation,
     ConvmodelError,
     Interrupted,
+    SystemTurn,
     ToolUse,
     ValidationError,
     conversation,
@@ -130,8 +131,11 @@ class Moves(RuleBasedStateMachine):
     def abandon(self) -> None:
         convo = self.convo
         assert isinstance(convo, AwaitingModel)
-        made = convo.abandon()
-        if made is not convo:
+        made = self.attempt(convo.abandon)
+        assert made is not None
+        assert not made._state.unfinished
+        instructed = bool(made.turns) and isinstance(made.turns[-1], SystemTurn)
+        if made is not convo and not instructed and not made._state.by_code:
             assert made.user("Something else.")
         self.convo = made
 
