@@ -514,18 +514,24 @@ def _thoughts_and_words(*, opaque: bool) -> SearchStrategy[list[AssistantBlock]]
     return st.lists(assistant_blocks(opaque=opaque), max_size=4)
 
 
+@_once
+def _parallel_calls() -> SearchStrategy[list[ToolUse]]:
+    return st.lists(tool_uses(), min_size=2, max_size=3)
+
+
 @st.composite
 def _spoken(draw: st.DrawFn, *, opaque: bool, owed: Sequence[ServerToolUse] = ()) -> list[AssistantBlock]:
     """Blocks in an order in which the model may give them: most server calls are answered, `owed` ones first."""
     blocks: list[AssistantBlock] = [draw(server_tool_results(call)) for call in owed if draw(_MOSTLY)]
     used: set[str] = set()
-    for block in draw(_thoughts_and_words(opaque=opaque)):
+    parallel = () if draw(_MOSTLY) else draw(_parallel_calls())
+    for block in (*draw(_thoughts_and_words(opaque=opaque)), *parallel):
         if isinstance(block, (ToolUse, ServerToolUse)):
             if block.id in used:
                 continue
             used.add(block.id)
         blocks.append(block)
-        if isinstance(block, ServerToolUse) and draw(_MOSTLY):
+        if isinstance(block, ServerToolUse) and draw(st.booleans()):
             blocks.append(draw(server_tool_results(block)))
     return blocks
 

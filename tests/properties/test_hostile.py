@@ -31,7 +31,8 @@ def anything() -> st.SearchStrategy[Any]:
         st.floats(),
         st.text(max_size=5),
         st.binary(max_size=5),
-        st.sampled_from([*TAGS, "\ud800", 10**5000, -(10**5000), object(), {1, 2}, JsonObject({"type": "text"})]),
+        st.sampled_from([1, -1]).map(lambda sign: sign * 10**5000),
+        st.sampled_from([*TAGS, "\ud800", object(), {1, 2}, JsonObject({"type": "text"})]),
     )
     keys = st.sampled_from(WORDS) | st.sampled_from([1, None, True, ("a",), b"type", "_text", "__class__", "\ud800"])
     return st.recursive(
