@@ -23,7 +23,21 @@ LOCAL_RULES = {
 }
 """Rules that only the library knows, each with the reason."""
 
-VALUES: list[Any] = [None, True, 0, -1, 1.5, "", " ", "x", [], {}, "toolu_1", {"type": "text", "text": "x"}, "user"]
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    "",
+    " ",
+    "x",
+    [],
+    {},
+    "toolu_1",
+    {"type": "text", "text": "x"},
+    "user",
+]
 
 
 @st.composite

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from convmodel import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, Origin, Reply, Text, ToolUse, conversation
+from convmodel import (
+    AwaitingModel,
+    AwaitingTools,
+    AwaitingUser,
+    Conversation,
+    Origin,
+    Reply,
+    Text,
+    ToolUse,
+    conversation,
+)
 from convmodel import log as logs
 from convmodel import turns as turns_module
 from convmodel.anthropic import to_body, write
@@ -75,7 +85,9 @@ def test_a_digest_hashes_new_blocks_alone(count: int, monkeypatch: pytest.Monkey
     hashed: list[object] = []
     for module in (turns_module, logs):
         kept = module.stored_bytes
-        monkeypatch.setattr(module, "stored_bytes", lambda value, kept=kept: hashed.append(value) or kept(value))
+        monkeypatch.setattr(
+            module, "stored_bytes", lambda value, kept=kept: hashed.append(value) or kept(value)
+        )
     asked = convo.receive(reply("new"))
     assert not hashed
     assert isinstance(asked, AwaitingTools)

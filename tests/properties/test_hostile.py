@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convmodel import RULES, Conversation, InvalidReply, JsonObject, Reply, ToolUse, ValidationError, Violation
+from convmodel import (
+    RULES,
+    Conversation,
+    InvalidReply,
+    JsonObject,
+    Reply,
+    ToolUse,
+    ValidationError,
+    Violation,
+)
 from convmodel.anthropic import check, from_message, parse
 from convmodel.storage import dumps, loads
 from convmodel.testing.strategies import conversations
@@ -18,8 +27,31 @@ from convmodel.testing.strategies import conversations
 from .common import BRIEF, PROPERTY, TARGET, Json
 from .edits import edited
 
-WORDS = ["role", "content", "type", "text", "id", "name", "input", "tool_use_id", "cache_control", "citations", "source"]
-TAGS = ["user", "assistant", "system", "text", "tool_use", "tool_result", "thinking", "image", "document", "citations"]
+WORDS = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "id",
+    "name",
+    "input",
+    "tool_use_id",
+    "cache_control",
+    "citations",
+    "source",
+]
+TAGS = [
+    "user",
+    "assistant",
+    "system",
+    "text",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "image",
+    "document",
+    "citations",
+]
 
 
 def anything() -> st.SearchStrategy[Any]:
@@ -34,11 +66,15 @@ def anything() -> st.SearchStrategy[Any]:
         st.sampled_from([1, -1]).map(lambda sign: sign * 10**5000),
         st.sampled_from([*TAGS, "\ud800", object(), {1, 2}, JsonObject({"type": "text"})]),
     )
-    keys = st.sampled_from(WORDS) | st.sampled_from([1, None, True, ("a",), b"type", "_text", "__class__", "\ud800"])
+    keys = st.sampled_from(WORDS) | st.sampled_from(
+        [1, None, True, ("a",), b"type", "_text", "__class__", "\ud800"]
+    )
     return st.recursive(
         scalars,
         lambda inner: (
-            st.lists(inner, max_size=3) | st.lists(inner, max_size=2).map(tuple) | st.dictionaries(keys, inner, max_size=4)
+            st.lists(inner, max_size=3)
+            | st.lists(inner, max_size=2).map(tuple)
+            | st.dictionaries(keys, inner, max_size=4)
         ),
         max_leaves=12,
     )
@@ -99,7 +135,11 @@ def containers(value: Any, places: list[tuple[Any, Any]]) -> None:
 
 
 @PROPERTY
-@given(st.text(max_size=40) | st.binary(max_size=40) | st.recursive(st.sampled_from(["1", '"a"']), lambda x: x.map("[{}]".format)))
+@given(
+    st.text(max_size=40)
+    | st.binary(max_size=40)
+    | st.recursive(st.sampled_from(["1", '"a"']), lambda x: x.map("[{}]".format))
+)
 def test_any_text_and_bytes_are_judged(text: str | bytes):
     assert_judged(text)
     assert_read(lambda: from_message(text))
@@ -131,9 +171,13 @@ def test_any_value_is_read_as_a_response_or_refused(value: Any):
     assert_read(lambda: from_message(value))
     assert_read(lambda: from_message({"role": "assistant", "content": [value], "stop_reason": "end_turn"}))
     assert_read(lambda: from_message({"content": [], "stop_reason": value, "id": value, "container": value}))
-    assert_read(lambda: from_message({"content": [{"type": "tool_use", "id": "a", "name": "b", "input": value}]}))
+    assert_read(
+        lambda: from_message({"content": [{"type": "tool_use", "id": "a", "name": "b", "input": value}]})
+    )
     assert_read(lambda: from_message({"content": [{"type": "unheard_of", "x": value}]}))
-    assert_read(lambda: from_message({"content": [{"type": "thinking", "thinking": value, "signature": value}]}))
+    assert_read(
+        lambda: from_message({"content": [{"type": "thinking", "thinking": value, "signature": value}]})
+    )
 
 
 @BRIEF
@@ -196,7 +240,11 @@ def test_a_tool_input_that_is_no_json_is_refused_everywhere(name: str):
         ToolUse("toolu_1", "f", value)
     assert_named(caught.value.violations)
     found = check([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": [call(value)]}])
-    assert {str(violation.rule) for violation in found} <= {"json-value", "json-valid-utf8", "tool-use-input-object"}
+    assert {str(violation.rule) for violation in found} <= {
+        "json-value",
+        "json-valid-utf8",
+        "tool-use-input-object",
+    }
     assert found[0].path.startswith("messages[1].content[0].input")
     with pytest.raises(InvalidReply) as refused:
         from_message({"role": "assistant", "content": [call(value)], "stop_reason": "tool_use"})
@@ -217,7 +265,12 @@ def test_a_strange_value_in_any_place_of_a_message_is_refused(name: str):
         [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": make()}]}],
         [{"role": "user", "content": [{"type": "image", "source": make()}]}],
         [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [make()]}]}],
-        [{"role": "assistant", "content": [{"type": "web_search_tool_result", "tool_use_id": "a", "content": make()}]}],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "web_search_tool_result", "tool_use_id": "a", "content": make()}],
+            }
+        ],
         [{"role": "assistant", "content": [{"type": "unheard_of", "x": make()}]}],
     ):
         found = check(messages)
@@ -238,7 +291,12 @@ def test_100_levels_of_nesting_are_kept():
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, '[{"role":' * 3000],
+    [
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        '{"a":' * 100_000 + "1" + "}" * 100_000,
+        '[{"role":' * 3000,
+    ],
 )
 def test_text_that_is_nested_too_deeply_is_refused(text: str):
     assert_named(check(text))
@@ -278,7 +336,14 @@ def test_tuples_stand_for_lists():
 
 
 def test_names_like_our_own_are_plain_data():
-    value = {"_text": 1, "__class__": "x", "_parts": {}, "__reduce__": [], "synthetic": "lost", "convmodel": 9}
+    value = {
+        "_text": 1,
+        "__class__": "x",
+        "_parts": {},
+        "__reduce__": [],
+        "synthetic": "lost",
+        "convmodel": 9,
+    }
     made = parse([{"role": "assistant", "content": [call(value)]}])  # type: ignore[list-item]
     assert made.open_calls[0].input == value
     assert loads(dumps(made)).open_calls[0].input.thaw() == value

@@ -140,12 +140,16 @@ class Moves(RuleBasedStateMachine):
         self.convo = made
 
     @precondition(lambda self: isinstance(self.convo, AwaitingTools))
-    @rule(data=st.data(), strays=st.lists(tool_results(), max_size=1), then=st.lists(user_blocks(), max_size=1))
+    @rule(
+        data=st.data(), strays=st.lists(tool_results(), max_size=1), then=st.lists(user_blocks(), max_size=1)
+    )
     def answer(self, data: st.DataObject, strays: Any, then: Any) -> None:
         convo = self.convo
         assert isinstance(convo, AwaitingTools)
         calls = data.draw(st.permutations(convo.open_calls))
-        results = [data.draw(tool_results(call)) for call in calls[data.draw(st.sampled_from([0, 0, 0, 1])) :]]
+        results = [
+            data.draw(tool_results(call)) for call in calls[data.draw(st.sampled_from([0, 0, 0, 1])) :]
+        ]
         self.go(lambda: convo.answer([*results, *strays], then))
 
     @precondition(lambda self: isinstance(self.convo, AwaitingTools))
@@ -153,7 +157,9 @@ class Moves(RuleBasedStateMachine):
     def answer_one(self, data: st.DataObject) -> None:
         convo = self.convo
         assert isinstance(convo, AwaitingTools)
-        self.go(lambda: convo.answer_one(data.draw(tool_results(data.draw(st.sampled_from(convo.open_calls))))))
+        self.go(
+            lambda: convo.answer_one(data.draw(tool_results(data.draw(st.sampled_from(convo.open_calls)))))
+        )
 
     @precondition(lambda self: isinstance(self.convo, AwaitingTools))
     @rule(stray=tool_results())

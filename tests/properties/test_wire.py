@@ -102,7 +102,9 @@ def to_preamble(convo: Conversation) -> bytes:
 
 @PROPERTY
 @given(sendable_conversations(), replies(), st.sampled_from(TARGETS))
-def test_a_longer_conversation_begins_with_the_bytes_of_a_shorter(convo: AwaitingModel, reply: Any, target: Target):
+def test_a_longer_conversation_begins_with_the_bytes_of_a_shorter(
+    convo: AwaitingModel, reply: Any, target: Target
+):
     shorter = wire_bytes(convo, target)
     for longer in grown(convo, reply):
         assert wire_bytes(longer, target).startswith(shorter[:-1])
@@ -148,7 +150,9 @@ def messages_of(convo: AwaitingModel, target: Target) -> bytes:
 
 @PROPERTY
 @given(conversations(), st.sampled_from([None, *TARGETS]))
-def test_the_map_names_the_block_that_each_written_block_comes_from(convo: Conversation, target: Target | None):
+def test_the_map_names_the_block_that_each_written_block_comes_from(
+    convo: Conversation, target: Target | None
+):
     messages: list[Any] = list(to_messages(convo, target))
     places = message_map(convo, target)
     assert [len(message["content"]) for message in messages] == [len(row) for row in places]
