@@ -14,11 +14,16 @@ from typing import Any
 from unittest.mock import patch
 
 import anthropic
+from hypothesis import settings
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
 from convmodel.testing import MessagesServer
+
+# A slow machine is no fault, and a failure must come again.
+settings.register_profile("checks", derandomize=True, deadline=None, database=None)
+settings.load_profile("checks")
 
 NOWHERE = "http://127.0.0.1:9"  # no page reaches the real service
 

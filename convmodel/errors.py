@@ -153,6 +153,7 @@ def summary(violations: Sequence[Violation], most: int = 20) -> str:
 def quoted(value: object, most: int = 40) -> str:
     """A short form of a name or an id for messages."""
     if not isinstance(value, str):  # the repr of anything else may be endless
-        return repr(value) if value is None or isinstance(value, bool) else f"a {type(value).__name__}"
+        short = value is None or (isinstance(value, int) and -1000 < value < 1000)
+        return repr(value) if short else f"a {type(value).__name__}"
     text = repr(value[: most + 1])
     return text if len(text) <= most else f"{text[: most - 2]}…{text[0]}"

@@ -119,7 +119,7 @@ def read_preamble(system: Any, tools: Any, reading: Reading) -> Preamble | None:
     if len(reading.violations) > before:
         return None
     if isinstance(system, str):
-        system = [Text(system)] if system else []  # an empty string is accepted and means none
+        system = [system] if system else []  # an empty string is accepted and means none
     texts = [
         _read_text(each, reading, f"system[{i}]")
         for i, each in enumerate(cast("Iterable[object]", system if system is not None else ()))

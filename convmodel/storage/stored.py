@@ -10,7 +10,7 @@ import msgspec
 from ..blocks import BLOCKS, OpaqueBlock
 from ..conversation import Conversation, conversation
 from ..declared import STORED, storing
-from ..errors import Rule, ValidationError, Violation, join, quoted
+from ..errors import Rule, ValidationError, Violation, join
 from ..fields import (
     BLOCK_TYPE,
     BROKEN,
@@ -79,7 +79,7 @@ def loads(text: str | bytes) -> Conversation:
     if type(version) is not int or version != FORMAT:
         newer = type(version) is int and version > FORMAT
         fix = "Load it with a newer convmodel." if newer else "Pass what `dumps` gave."
-        found = f"format {quoted(version)} where {FORMAT} is the newest known" if newer else "no known format"
+        found = f"format {str(version)[:10]} where {FORMAT} is the newest known" if newer else "no known format"
         raise ValidationError([Violation(STORED_FORMAT, "convmodel", found, fix)])
     reading = Reading(STORED)
     _only(data, {"convmodel", "system", "tools", "turns"}, "", reading)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeGuard, TypeVar, cast
 
 import attrs
 from hypothesis import strategies as st
@@ -584,19 +584,20 @@ def _fitting(blocks: Sequence[AssistantBlock]) -> str:
 @_once
 def _origins(fitting: str, *, strange: bool = False) -> SearchStrategy[Origin]:
     """Origins under one stop reason; if `strange`, also under any other, and from another vendor."""
-    reasons: list[str | None] = [fitting] * 24
+    reasons: SearchStrategy[str | None] = st.just(fitting)
+    if strange:
+        reasons = _weighted((2, reasons), (1, st.sampled_from(REASONS)))
     return st.builds(
         Origin,
         vendor=st.sampled_from(["anthropic"] * 5 + ["deepseek"] * strange),
         model=st.sampled_from([None, "claude-opus-4-8"]),
         id=st.sampled_from([None, "msg_1"]),
-        stop_reason=st.sampled_from(reasons + list(REASONS) * strange),
+        stop_reason=reasons,
         container=st.sampled_from([None, None, None, "container_1"]),
     )
 
 
-@st.composite
-def replies(draw: st.DrawFn, *, opaque: bool = True, owed: Sequence[ServerToolUse] = ()) -> Reply:
+def replies(*, opaque: bool = True, owed: Sequence[ServerToolUse] = ()) -> SearchStrategy[Reply]:
     """Replies under every stop reason, most of them fitting: whole, cut, refused, paused, ending in thinking.
 
     Args:
@@ -605,6 +606,11 @@ def replies(draw: st.DrawFn, *, opaque: bool = True, owed: Sequence[ServerToolUs
 
     >>> cut = replies().filter(lambda reply: reply.origin.stop_reason == "max_tokens")
     """
+    return _replies(opaque=opaque, owed=owed)
+
+
+@st.composite
+def _replies(draw: st.DrawFn, *, opaque: bool, owed: Sequence[ServerToolUse]) -> Reply:
     blocks = draw(_spoken(opaque=opaque, owed=owed))
     if draw(_MOSTLY):
         blocks = _ended(blocks)
@@ -639,8 +645,7 @@ def tools() -> SearchStrategy[list[Tool]]:
     )
 
 
-@st.composite
-def conversations(draw: st.DrawFn, *, opaque: bool = True, max_moves: int = 8) -> Conversation:
+def conversations(*, opaque: bool = True, max_moves: int = 8) -> SearchStrategy[Conversation]:
     """Conversations in any state, built by the public moves alone.
 
     Args:
@@ -649,6 +654,11 @@ def conversations(draw: st.DrawFn, *, opaque: bool = True, max_moves: int = 8) -
 
     >>> waiting = conversations().filter(lambda convo: isinstance(convo, AwaitingTools))
     """
+    return _conversations(opaque=opaque, max_moves=max_moves)
+
+
+@st.composite
+def _conversations(draw: st.DrawFn, *, opaque: bool, max_moves: int) -> Conversation:
     convo: Conversation = empty(draw(system_prompts()), draw(tools()))
     for _ in range(draw(st.sampled_from(range(max_moves + 1)))):
         convo = _moved(draw, convo, opaque=opaque)
@@ -671,20 +681,26 @@ def sendable_conversations(*, opaque: bool = True, max_moves: int = 8) -> Search
 
 @st.composite
 def _sendable(draw: st.DrawFn, convo: Conversation) -> AwaitingModel:
+    earlier = [point for n in range(len(convo.turns)) if _may_be_sent(point := convo.rewind(n))]
+    unusual = [point for point in earlier if not isinstance(point.turns[-1], UserTurn)]
+    if earlier and not draw(_MOSTLY):
+        return draw(st.sampled_from(unusual or earlier))
     if isinstance(convo, AwaitingTools):
         return convo.answer(_answers(draw, convo))
-    if isinstance(convo, AwaitingModel):
-        last = convo.turns[-1]
-        if not isinstance(last, AssistantTurn) or any(
-            isinstance(block, ServerToolUse) for block in last.blocks
-        ):
-            return convo
-        convo = convo.abandon()  # a pause that has no server call does not occur in the wild
-        if not isinstance(convo.turns[-1] if convo.turns else None, AssistantTurn) and isinstance(
-            convo, AwaitingModel
-        ):
-            return convo
+    if isinstance(convo, AwaitingModel) and not _may_be_sent(convo):
+        convo = convo.abandon()
+    if _may_be_sent(convo):
+        return convo
+    assert not isinstance(convo, AwaitingTools)
     return convo.user(*draw(_contents()))
+
+
+def _may_be_sent(convo: Conversation) -> TypeGuard[AwaitingModel]:
+    """Whether the model is to go on, as it may happen: a pause that has no server call does not."""
+    if not isinstance(convo, AwaitingModel):
+        return False
+    last = convo.turns[-1]
+    return not isinstance(last, AssistantTurn) or any(isinstance(each, ServerToolUse) for each in last.blocks)
 
 
 @_once
@@ -727,8 +743,10 @@ def _receive(draw: st.DrawFn, convo: AwaitingModel, opaque: bool) -> Conversatio
     outcome = convo.receive(attrs.evolve(reply, blocks=_unused(reply.blocks, convo)))
     if not isinstance(outcome, Interrupted):
         return outcome
-    way = draw(st.sampled_from([outcome.discard, outcome.keep, outcome.resume]))
-    return way("Go on.") if way == outcome.resume else way()
+    way = draw(st.sampled_from(["discard", "keep", "resume"]))
+    if way == "resume":
+        return outcome.resume("Go on.")
+    return outcome.keep() if way == "keep" else outcome.discard()
 
 
 def _abandon(_: st.DrawFn, convo: AwaitingModel, __: bool) -> Conversation:
@@ -761,9 +779,11 @@ def _unused(blocks: Sequence[AssistantBlock], convo: Conversation) -> list[Assis
     made: list[AssistantBlock] = []
     for block in blocks:
         if isinstance(block, ToolUse):
-            while block.id in used:
-                block = attrs.evolve(block, id=f"{block.id}_")
-            used.add(block.id)
+            id = block.id
+            while id in used:
+                id += "_"
+            used.add(id)
+            block = attrs.evolve(block, id=id)  # noqa: PLW2901
         made.append(block)
     return made
 

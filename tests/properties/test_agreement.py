@@ -12,13 +12,13 @@ from convmodel.testing import judge
 from .common import PROPERTY, TARGET, Json
 from .edits import LOCAL_RULES, TOOLS, edited
 
-STRICTER = type(PROPERTY)(PROPERTY, max_examples=250)
+STRICTER = type(PROPERTY)(PROPERTY, max_examples=200)
 
 
 @STRICTER
 @given(edited())
-def test_check_and_judge_agree(messages: list[Json]):
-    violations = check(messages, tools=TOOLS, target=TARGET, stage="send")  # type: ignore[arg-type]
+def test_check_and_judge_agree(messages: list[Json]) -> None:
+    violations = check(messages, tools=TOOLS, target=TARGET, stage="send")
     body: Any = {
         "model": TARGET.model,
         "max_tokens": 64,
@@ -27,5 +27,8 @@ def test_check_and_judge_agree(messages: list[Json]):
         "thinking": {"type": "adaptive"},
     }
     faults = judge(body)
-    ours = {str(violation.rule) for violation in violations} - LOCAL_RULES.keys()
-    assert bool(ours) == bool(faults), (ours, faults)
+    found = {str(violation.rule) for violation in violations}
+    if faults:
+        assert found, faults
+    else:
+        assert found <= LOCAL_RULES.keys()

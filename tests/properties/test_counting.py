@@ -16,6 +16,7 @@ from convmodel import (
     Text,
     ToolUse,
     conversation,
+    declared,
 )
 from convmodel import log as logs
 from convmodel import turns as turns_module
@@ -64,7 +65,7 @@ def watch(convo: Conversation) -> Watched:
 
 
 @pytest.mark.parametrize("count", [5, 100])
-def test_a_move_and_its_digest_read_no_earlier_turn(count: int):
+def test_a_move_and_its_digest_read_no_earlier_turn(count: int) -> None:
     convo = rounds(count)
     assert convo.digest
     watched = watch(convo)
@@ -79,15 +80,18 @@ def test_a_move_and_its_digest_read_no_earlier_turn(count: int):
 
 
 @pytest.mark.parametrize("count", [5, 100])
-def test_a_digest_hashes_new_blocks_alone(count: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_digest_hashes_new_blocks_alone(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     convo = rounds(count)
     assert convo.digest
     hashed: list[object] = []
-    for module in (turns_module, logs):
-        kept = module.stored_bytes
-        monkeypatch.setattr(
-            module, "stored_bytes", lambda value, kept=kept: hashed.append(value) or kept(value)
-        )
+    kept = declared.stored_bytes
+
+    def noted(value: Any) -> bytes:
+        hashed.append(value)
+        return kept(value)
+
+    monkeypatch.setattr(turns_module, "stored_bytes", noted)
+    monkeypatch.setattr(logs, "stored_bytes", noted)
     asked = convo.receive(reply("new"))
     assert not hashed
     assert isinstance(asked, AwaitingTools)
@@ -95,7 +99,7 @@ def test_a_digest_hashes_new_blocks_alone(count: int, monkeypatch: pytest.Monkey
     assert len(hashed) == 4  # two blocks, their origin, one result
 
 
-def test_each_block_is_written_once_over_all_requests(monkeypatch: pytest.MonkeyPatch):
+def test_each_block_is_written_once_over_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
 
     class Counting:
@@ -117,7 +121,7 @@ def test_each_block_is_written_once_over_all_requests(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("count", [5, 100])
-def test_a_request_reads_new_turns_alone(count: int):
+def test_a_request_reads_new_turns_alone(count: int) -> None:
     convo = rounds(count)
     to_body(convo, TARGET, max_tokens=64)
     watched = watch(convo)
@@ -125,7 +129,7 @@ def test_a_request_reads_new_turns_alone(count: int):
     assert watched.reads <= 6
 
 
-def test_a_branch_leaves_the_other_as_it_was():
+def test_a_branch_leaves_the_other_as_it_was() -> None:
     convo = rounds(3)
     one, other = convo.user("One."), convo.user("Other.")
     assert one != other

@@ -31,7 +31,7 @@ def request(messages: list[Json]) -> Json:
 
 
 @pytest.mark.parametrize("rule", NEAR_MISS_RULES)
-def test_a_near_miss_breaks_exactly_its_rule(rule: str):
+def test_a_near_miss_breaks_exactly_its_rule(rule: str) -> None:
     assert rule in RULES
 
     @RULE_BRIEF
@@ -42,14 +42,14 @@ def test_a_near_miss_breaks_exactly_its_rule(rule: str):
         assert {violation.rule for violation in found} == {miss.rule}
         assert all(violation.path for violation in found)
         with pytest.raises(ValidationError) as caught:
-            parse(miss.broken)  # type: ignore[arg-type]
+            parse(miss.broken)
         assert caught.value.violations == found
 
     property_of()
 
 
 @pytest.mark.parametrize("rule", [rule for rule in NEAR_MISS_RULES if rule not in LOCAL_RULES])
-def test_the_judge_refuses_it_too(rule: str):
+def test_the_judge_refuses_it_too(rule: str) -> None:
     @RULE_BRIEF
     @given(near_misses(rule))
     def property_of(miss: NearMiss) -> None:

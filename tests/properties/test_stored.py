@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import convmodel
 from hypothesis import given
 
+import convmodel
 from convmodel import Conversation
 from convmodel.storage import dumps, loads
 from convmodel.testing.strategies import conversations
@@ -39,7 +39,7 @@ def assert_same(again: Conversation, convo: Conversation) -> None:
 
 @PROPERTY
 @given(conversations())
-def test_the_stored_form_keeps_everything(convo: Conversation):
+def test_the_stored_form_keeps_everything(convo: Conversation) -> None:
     stored = dumps(convo)
     assert_same(loads(stored), convo)
     assert_same(loads(stored.encode()), convo)
@@ -48,7 +48,7 @@ def test_the_stored_form_keeps_everything(convo: Conversation):
 
 @BRIEF
 @given(conversations())
-def test_pickle_and_copies_keep_everything(convo: Conversation):
+def test_pickle_and_copies_keep_everything(convo: Conversation) -> None:
     wire_bytes(convo)  # what is kept of the bytes must not be needed, nor carried
     for again in (pickle.loads(pickle.dumps(convo)), copy.copy(convo), copy.deepcopy(convo)):
         assert_same(again, convo)
@@ -56,7 +56,7 @@ def test_pickle_and_copies_keep_everything(convo: Conversation):
         assert pickle.loads(pickle.dumps(turn)) == turn == copy.deepcopy(turn)
 
 
-def test_a_new_process_writes_the_same_bytes():
+def test_a_new_process_writes_the_same_bytes() -> None:
     convos: list[Conversation] = []
 
     @BRIEF
