@@ -40,7 +40,7 @@ from convmodel.testing.strategies import (
 
 from .common import BRIEF, PROPERTY
 
-MANY = settings(PROPERTY, max_examples=350)
+MANY = settings(PROPERTY, max_examples=250)
 
 
 @BRIEF
@@ -68,7 +68,7 @@ def test_the_results_of_every_server_tool_are_made() -> None:
     seen: set[str] = set()
 
     @MANY
-    @given(st.lists(server_tool_results(), min_size=3))
+    @given(st.tuples(server_tool_results(), server_tool_results()))
     def look(results: Any) -> None:
         seen.update(result.type for result in results)
 
@@ -107,10 +107,11 @@ def test_every_stop_reason_and_outcome_is_met() -> None:
     outcomes: set[type] = set()
 
     @MANY
-    @given(replies())
-    def look(reply: Any) -> None:
-        reasons.add(reply.origin.stop_reason)
-        outcomes.add(type(start("Hello.").receive(reply)))
+    @given(st.tuples(replies(), replies(), replies(), replies()))
+    def look(given_replies: Any) -> None:
+        for reply in given_replies:
+            reasons.add(reply.origin.stop_reason)
+            outcomes.add(type(start("Hello.").receive(reply)))
 
     look()
     assert reasons == set(REASONS)
