@@ -25,9 +25,29 @@ from convmodel.anthropic import Target, from_message, parse, to_body, to_request
 
 TARGET = Target(model="claude-opus-4-8", thinking={"type": "adaptive"})
 TOOLS: list[Any] = [{"name": "edit", "input_schema": {"type": "object"}}]
-WORDS = (
-    ["def", "return", "self", "import", "value", "file", "error", "test", "path", '"quoted"', "result", "→", "index\n", "", "", "", "class", "é", "list", "42", "{}"]
-)
+WORDS = [
+    "def",
+    "return",
+    "self",
+    "import",
+    "value",
+    "file",
+    "error",
+    "test",
+    "path",
+    '"quoted"',
+    "result",
+    "→",
+    "index\n",
+    "",
+    "",
+    "",
+    "class",
+    "é",
+    "list",
+    "42",
+    "{}",
+]
 
 
 class Transcript:

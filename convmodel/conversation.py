@@ -302,8 +302,9 @@ class AwaitingModel(_Conversation):
     def abandon(self) -> "AwaitingUser | AwaitingModel":
         """Give up an unfinished server call, so that the user can go on.
 
-        The call is dropped, and with it all thinking that stands behind it in the open turn, since that is bound to
-        what stood before; a turn that holds nothing else is dropped whole. Answers to client calls stay. Where nothing
+        The call is dropped, with the calls that its code made and their results, and with all thinking that stands
+        behind it in the open turn, since that is bound to what stood before; a turn that holds nothing else is dropped
+        whole. Other calls and their answers stay. Where nothing
         is unfinished the conversation stays as it is, only its pause is forgotten.
         """
         return cast("AwaitingUser | AwaitingModel", _abandoned(self))
@@ -638,33 +639,38 @@ def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple
 
 
 def _abandoned(before: AwaitingModel) -> Conversation:
-    state = before._state
+    state, turns = before._state, before.turns
     if state.phase not in (Phase.PAUSED, Phase.OWED) and not state.unfinished:
         return before
-    dropped = {(call.turn, call.at) for call in state.unfinished}
-    first = min((turn for turn, _ in dropped), default=before._length - 1)
-    after = before.rewind(first)
+    first = min((call.turn for call in state.unfinished), default=len(turns) - 1)
+    while first and turns[first - 1].role == "assistant":
+        first -= 1
+    gone = {call.block.id for call in state.unfinished}
     cut = False
-    for index in range(first, before._length):
-        turn = before._log.turns[index]
-        if type(turn) is AssistantTurn:
-            blocks: list[AssistantBlock] = []
-            for at, block in enumerate(turn.blocks):
-                cut |= (index, at) in dropped
-                if (index, at) not in dropped and not (cut and type(block) in THOUGHTS):
-                    blocks.append(block)
-            while blocks and type(blocks[-1]) in THOUGHTS:
-                blocks.pop()
-            origin = turn.origin
-            if origin is not None and origin.stop_reason == "pause_turn":
-                origin = attrs.evolve(origin, stop_reason=None)
-            try:
-                turn = AssistantTurn(blocks, origin)
-            except ValidationError:
-                continue  # only whitespace is left of it
-            if not blocks:
-                continue
-        after = after._then(turn)
+    after = before.rewind(first)
+    for turn in turns[first:]:
+        kept: list[Any] = []
+        for block in turn.blocks:
+            if getattr(getattr(block, "caller", None), "tool_id", None) in gone:
+                gone.add(cast("Any", block).id)  # what the code of the call has called goes with it
+            if getattr(block, "id", None) in gone or getattr(block, "tool_use_id", None) in gone:
+                cut = True
+            elif not (cut and type(block) in THOUGHTS):
+                kept.append(block)
+        while kept and type(kept[-1]) in THOUGHTS:
+            kept.pop()
+        if not kept and turn.blocks:
+            continue
+        origin = turn.origin if isinstance(turn, AssistantTurn) else None
+        if origin is not None and origin.stop_reason == "pause_turn":
+            origin = attrs.evolve(origin, stop_reason=None)
+        try:
+            made = (
+                AssistantTurn(kept, origin) if turn.role == "assistant" else attrs.evolve(turn, blocks=kept)
+            )
+        except ValidationError:
+            continue  # only whitespace is left of it
+        after = after._then(made)
     return after
 
 

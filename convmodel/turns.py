@@ -210,8 +210,9 @@ def cites(block: AnyBlock) -> bool:
     """Whether a block, or one inside it, is text that cites."""
     if isinstance(block, Text):
         return bool(block.citations)
-    content = getattr(block, "content", None)
-    return isinstance(content, tuple) and any(map(cites, content))
+    holders = (block, getattr(block, "source", None))  # a document's blocks stand in its source
+    contents = (getattr(holder, "content", None) for holder in holders)
+    return any(isinstance(content, tuple) and any(map(cites, content)) for content in contents)
 
 
 # ---------------------------------------------------------------- turns

@@ -79,7 +79,9 @@ def loads(text: str | bytes) -> Conversation:
     if type(version) is not int or version != FORMAT:
         newer = type(version) is int and version > FORMAT
         fix = "Load it with a newer convmodel." if newer else "Pass what `dumps` gave."
-        found = f"format {str(version)[:10]} where {FORMAT} is the newest known" if newer else "no known format"
+        found = (
+            f"format {str(version)[:10]} where {FORMAT} is the newest known" if newer else "no known format"
+        )
         raise ValidationError([Violation(STORED_FORMAT, "convmodel", found, fix)])
     reading = Reading(STORED)
     _only(data, {"convmodel", "system", "tools", "turns"}, "", reading)

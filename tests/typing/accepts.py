@@ -170,7 +170,9 @@ def assistant_block(block: AssistantBlock) -> str:
     match block:
         case Text() | Thinking() | RedactedThinking() | UnsignedThinking() | ToolUse() | ServerToolUse():
             return block.type
-        case WebSearchToolResult() | WebFetchToolResult() | ToolSearchToolResult() | CodeExecutionToolResult():
+        case (
+            WebSearchToolResult() | WebFetchToolResult() | ToolSearchToolResult() | CodeExecutionToolResult()
+        ):
             return block.type
         case BashCodeExecutionToolResult() | TextEditorCodeExecutionToolResult():
             return block.type
