@@ -1,4 +1,4 @@
-"""The command line: check a history, explain a rule, show a history.
+"""The command line: check a history, repair it, explain a rule, show a history.
 
 FILE is a JSON array of messages, a request body with `messages`, JSON lines with one message a line, or a conversation
 as `convmodel.storage.dumps` wrote it; `-` is standard input. Exit codes: 0 valid, 1 violations found, 2 unreadable
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 from .anthropic import PLATFORMS, Target, check
 from .errors import ConvmodelError, ValidationError, Violation
 from .jsonvalue import decode
+from .repair import repair
 from .rules import RULES
 from .storage import loads
 from .view import view, view_messages
@@ -39,6 +40,8 @@ class History(NamedTuple):
     messages: Any
     body: dict[str, Any]
     faults: tuple[Violation, ...]
+    lines: bool = False
+    """Whether it came as JSON lines."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends"
     )
     checking.add_argument("--json", action="store_true", help="print one JSON object")
+
+    mending = commands.add_parser(
+        "repair", help="mend a history as far as that can be done without inventing anything"
+    )
+    mending.add_argument("file", metavar="FILE")
+    mending.add_argument(
+        "-o", dest="out", metavar="OUT", help="write the mended history there, in the shape it came in"
+    )
+    mending.add_argument("--model", help="the model that the history goes to")
+    mending.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
+    mending.add_argument("--platform", choices=PLATFORMS, default="anthropic")
+    mending.add_argument(
+        "--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends"
+    )
+    mending.add_argument("--json", action="store_true", help="print one JSON object")
 
     explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
     explaining.add_argument("rule", metavar="RULE")
@@ -117,7 +135,7 @@ def read_history(text: bytes) -> History:
                 raise UnreadableError(f"neither JSON nor JSON lines: line {number + 1}: {wrong[0]}")
             kept += [fault.under(f"messages[{number}]") for fault in wrong]
             messages.append(message)
-        return History(messages, {}, tuple(kept))
+        return History(messages, {}, tuple(kept), lines=True)
     if isinstance(value, list):
         return History(value, {}, tuple(faults))
     if isinstance(value, dict):
@@ -125,7 +143,7 @@ def read_history(text: bytes) -> History:
         if "messages" in data or "convmodel" in data:
             return History(data.get("messages"), data, tuple(faults))
         if "role" in data:  # a file of JSON lines with one line
-            return History([data], {}, tuple(faults))
+            return History([data], {}, tuple(faults), lines=True)
     raise UnreadableError("no list of messages, no request body with `messages`, no JSON lines")
 
 
@@ -157,24 +175,61 @@ def _check(args: argparse.Namespace, text: bytes) -> int:
 
 
 def _violations(args: argparse.Namespace, history: History) -> tuple[Violation, ...]:
-    body = history.body
+    try:
+        return check(history.messages, stage=args.stage, **_request(args, history.body))
+    except ValidationError as error:  # of the target
+        return error.violations
+
+
+def _request(args: argparse.Namespace, body: dict[str, Any]) -> dict[str, Any]:
+    """What beside the messages decides; options win over the request body."""
     model = args.model or body.get("model")
     thinking = THINKING[args.thinking] if args.thinking else body.get("thinking")
     target = None
     if isinstance(model, str) and model:
-        try:
-            target = Target(model, thinking, args.platform)
-        except ValidationError as error:
-            return error.violations
+        target = Target(model, thinking, args.platform)
     elif args.thinking or args.platform != "anthropic":
         raise UnreadableError("--thinking and --platform need a --model")
-    return check(
-        history.messages,
-        system=body.get("system"),
-        tools=body.get("tools", () if "model" in body else None),
-        target=target,
-        stage=args.stage,
-    )
+    tools = body.get("tools", () if "model" in body else None)
+    return {"system": body.get("system"), "tools": tools, "target": target}
+
+
+def _repair(args: argparse.Namespace, text: bytes) -> int:
+    history = read_history(text)
+    if "convmodel" in history.body:
+        raise UnreadableError("a stored conversation is valid or damaged; only wire data is repaired")
+    try:
+        result = repair(history.messages, stage=args.stage, **_request(args, history.body))
+    except ValidationError as error:  # of the target
+        raise UnreadableError(str(error)) from None
+    rows = [
+        {"rule": each.rule.id, "path": each.path, "kind": each.kind, "lost": each.lost}
+        for each in result.changes
+    ]
+    left = [
+        {"rule": each.rule.id, "path": each.path, "found": each.found, "fix": each.fix}
+        for each in result.unrepaired
+    ]
+    if args.json:
+        print(json.dumps({"changes": rows, "violations": left, "messages": result.messages}))
+    else:
+        print("\n".join(map(str, [*result.changes, *result.unrepaired])) or "valid as it is")
+    if result.messages is None:
+        return 1
+    if args.out:
+        _write(Path(args.out), history, result.messages, result.system)
+    return 0
+
+
+def _write(path: Path, history: History, messages: list[Any], system: Any) -> None:
+    """Write a mended history in the shape in which it came, whole or not at all."""
+    made: Any = messages
+    if "messages" in history.body:
+        made = {**history.body, "messages": messages, **({"system": system} if system else {})}
+    lines = [json.dumps(message) for message in messages] if history.lines else [json.dumps(made)]
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def _explain(name: str) -> int:
@@ -189,7 +244,7 @@ def _explain(name: str) -> int:
     return 0
 
 
-def _show(text: bytes) -> int:
+def _show(args: argparse.Namespace, text: bytes) -> int:
     history = read_history(text)
     if "convmodel" in history.body:
         try:
