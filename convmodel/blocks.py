@@ -7,6 +7,7 @@ requests, the stored form and the reference page follow from the declaration.
 import base64
 import binascii
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, final
@@ -238,6 +239,12 @@ def short(value: object) -> str:
     """The repr of a text, cut to a few words."""
     text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 42 else f"{text[:40]}…{text[0]}"
+
+
+def address(value: str) -> str:
+    """The repr of a URL, without what may hold a key or data."""
+    head = re.split(r"[?#;,@]", value, maxsplit=1)[0]
+    return short(head if head == value else f"{head}…")
 
 
 def size(value: object) -> str:
@@ -524,7 +531,7 @@ class URLImageSource(Value):
     """
 
     type: ClassVar[Literal["url"]] = "url"
-    url: str = field(metadata=CALLER, repr=short)
+    url: str = field(metadata=CALLER, repr=address)
 
 
 @final
@@ -660,7 +667,7 @@ class URLPDFSource(Value):
     """
 
     type: ClassVar[Literal["url"]] = "url"
-    url: str = field(metadata=CALLER, repr=short)
+    url: str = field(metadata=CALLER, repr=address)
 
 
 @final

@@ -8,15 +8,19 @@ input or wrong usage.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from .anthropic import PLATFORMS, Target, check
-from .errors import ConvmodelError, ValidationError, Violation
+from .anthropic.targets import judged, tail_faults, target_faults
+from .conversation import Conversation
+from .errors import BUILT, ConvmodelError, ValidationError, Violation
 from .jsonvalue import decode
 from .repair import repair
 from .rules import RULES
@@ -93,10 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
     explaining.add_argument("rule", metavar="RULE")
 
-    showing = commands.add_parser("show", help="print a history: readable, short, without secrets")
+    showing = commands.add_parser(
+        "show", help="print a history: readable, short, without tool inputs, results and signatures"
+    )
     showing.add_argument("file", metavar="FILE")
 
     args = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a pipe may not take every character
     try:
         code = _run(args)
         sys.stdout.flush()
@@ -113,7 +121,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.command == "explain":
         return _explain(args.rule)
     text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-    return _show(text) if args.command == "show" else _check(args, text)
+    if args.command == "show":
+        return _show(text)
+    return _check(args, text) if args.command == "check" else _repair(args, text)
 
 
 def read_history(text: bytes) -> History:
@@ -151,8 +161,7 @@ def _check(args: argparse.Namespace, text: bytes) -> int:
     history = read_history(text)
     if "convmodel" in history.body:
         try:
-            loads(text)
-            violations: tuple[Violation, ...] = ()
+            violations = _stored_violations(args, loads(text))
         except ValidationError as error:
             violations = error.violations
     else:
@@ -170,7 +179,11 @@ def _check(args: argparse.Namespace, text: bytes) -> int:
             f"{len(violations)} violation{'s' * (len(violations) != 1)}; `convmodel explain RULE` says more"
         )
     else:
-        print("valid")
+        print(
+            "valid"
+            if args.stage == "send"
+            else "valid at rest; `--stage send` says whether it can be sent as it ends"
+        )
     return 1 if violations else 0
 
 
@@ -179,6 +192,13 @@ def _violations(args: argparse.Namespace, history: History) -> tuple[Violation, 
         return check(history.messages, stage=args.stage, **_request(args, history.body))
     except ValidationError as error:  # of the target
         return error.violations
+
+
+def _stored_violations(args: argparse.Namespace, convo: Conversation) -> tuple[Violation, ...]:
+    """What a target has against a stored conversation; that it is valid at rest is sure once it is loaded."""
+    target, history = _request(args, {})["target"], judged(convo)
+    faults = [] if target is None else list(target_faults(history, target, BUILT))
+    return (*faults, *(tail_faults(history, target, BUILT) if args.stage == "send" else ()))
 
 
 def _request(args: argparse.Namespace, body: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +255,7 @@ def _write(path: Path, history: History, messages: list[Any], system: Any) -> No
 def _explain(name: str) -> int:
     rule = RULES.get(name)
     if rule is None:
-        near = [id for id in RULES if name in id or id in name]
+        near = [id for id in RULES if name in id or id in name] or get_close_matches(name, RULES)
         hint = f"; did you mean {', '.join(near[:5])}?" if near else ""
         raise UnreadableError(f"no rule {name!r}{hint}")
     print(f"{rule}\n  {rule.says}\n  source  {rule.source}")
@@ -244,7 +264,7 @@ def _explain(name: str) -> int:
     return 0
 
 
-def _show(args: argparse.Namespace, text: bytes) -> int:
+def _show(text: bytes) -> int:
     history = read_history(text)
     if "convmodel" in history.body:
         try:

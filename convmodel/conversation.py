@@ -9,7 +9,7 @@ import attrs
 from .blocks import AssistantBlock, Text, ToolResult, ToolUse, UserBlock
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, FIELD_VALUE, described
-from .log import BINDING_VERSION, DIGEST_VERSION, LOCK, Log, Turns
+from .log import BINDING_VERSION, DIGEST_VERSION, Log, Turns
 from .machine import TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
 from .turns import THOUGHTS, AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, unfinished_calls
@@ -151,9 +151,9 @@ class _Conversation:
         >>> start("Hello.").assistant("Hi.").rewind(1) == start("Hello.")
         True
         """
-        if not 0 <= length <= self._length:
+        if type(length) is not int or not 0 <= length <= self._length:
             raise ValueError(
-                f"cannot keep {length} of {self._length} turns; pass a number from 0 to {self._length}"
+                f"cannot keep {length!r} of {self._length} turns; pass a number from 0 to {self._length}"
             )
         return at_length(self._log, length)
 
@@ -166,7 +166,7 @@ class _Conversation:
         state, faults = step(log.states[length], length, turn, log.ids, BUILT)
         if faults:
             raise ValidationError(faults)
-        with LOCK:
+        with log.lock:
             if len(log.turns) != length:
                 log = log.prefix(length)
             log.append(turn, state)
@@ -347,7 +347,7 @@ class AwaitingTools(_Conversation):
             ValidationError: `tool-use-answered-next` if a call stays open, `tool-result-has-use` for a result of no
                 open call, `tool-result-once`, `mixed-turn-reply`, `ptc-reply-only-results`.
         """
-        given = (results,) if isinstance(results, ToolResult) else tuple(results)
+        given = (results,) if isinstance(results, ToolResult) else _results(results)
         wrong = [
             Violation(
                 FIELD_TYPE,
@@ -358,12 +358,21 @@ class AwaitingTools(_Conversation):
             for i, each in enumerate(cast("tuple[object, ...]", given))
             if type(each) is not ToolResult
         ]
-        answered = {each.tool_use_id for each in given if type(each) is ToolResult}
+        if wrong:
+            raise ValidationError(wrong)
+        answered = {each.tool_use_id for each in given}
         missing = [unanswered(call, BUILT) for call in self._state.open if call.block.id not in answered]
-        if wrong or missing:
-            raise ValidationError(wrong or missing)
-        more = (then,) if isinstance(then, str) else tuple(then)
-        return cast("AwaitingModel", self._then(UserTurn((*given, *more))))
+        try:
+            more = UserTurn(then).blocks if then != () else ()
+            turn = UserTurn((*given, *more)) if given or more else None
+        except ValidationError as error:
+            raise ValidationError([*missing, *error.violations]) from None
+        if turn is None or missing:
+            _, faults = (
+                (self._state, []) if turn is None else step(self._state, self._length, turn, {}, BUILT)
+            )
+            raise ValidationError([*missing, *(fault for fault in faults if fault not in missing)])
+        return cast("AwaitingModel", self._then(turn))
 
     def answer_one(self, result: ToolResult) -> "AwaitingTools | AwaitingModel":
         """Answer one open call, in a turn of its own, so that a crash loses no result.
@@ -382,13 +391,20 @@ class AwaitingTools(_Conversation):
         Raises:
             ValidationError: `field-value` for another reason.
         """
-        if reason not in CLOSING:
+        if not isinstance(cast("object", reason), str) or reason not in CLOSING:
             found, fix = f"the reason {quoted(reason)}", f"Use one of {', '.join(CLOSING)}."
             raise ValidationError([Violation(FIELD_VALUE, "reason", found, fix)])
         return self.answer(
             attrs.evolve(call.result(CLOSING[reason], is_error=True), synthetic=reason)
             for call in self.open_calls
         )
+
+
+def _results(results: object) -> tuple[ToolResult, ...]:
+    if not isinstance(results, Iterable):
+        found = f"{described(results)} where results are due"
+        raise ValidationError([Violation(FIELD_TYPE, "results", found, "Use `call.result`.")])
+    return tuple(cast("Iterable[ToolResult]", results))
 
 
 Conversation: TypeAlias = AwaitingUser | AwaitingModel | AwaitingTools
@@ -419,6 +435,9 @@ def _folded(preamble: Preamble, turns: Iterable[Turn]) -> Log:
     """A log of turns that are given at once; every fault among them is reported."""
     log = Log(preamble)
     faults: list[Violation] = []
+    if not isinstance(cast("object", turns), Iterable):
+        found = f"{described(turns)} where turns are due"
+        raise ValidationError([Violation(FIELD_TYPE, "turns", found, "Pass a list of turns.")])
     for i, turn in enumerate(turns):
         if type(turn) not in (UserTurn, AssistantTurn, SystemTurn):
             found = f"{described(turn)} where a turn is due"
@@ -545,15 +564,16 @@ class Interrupted:
     def resume(self, *content: str | UserBlock) -> AwaitingModel:
         """Keep what can be kept and let the user go on.
 
+        If the reply was to finish a server call, the call is abandoned, as `AwaitingModel.abandon` does.
+
         Args:
             content: What the user says, such as "Go on from where you stopped."
 
         Raises:
-            ValidationError: The user cannot speak here: `sysmsg-before` if nothing is kept after a system turn,
-                `server-use-has-result` if the reply was to finish a server call (discard, then abandon it).
+            ValidationError: The user cannot speak here: `sysmsg-before` if nothing is kept after a system turn.
         """
         if self.kept is None:
-            return self.conversation.user(*content)
+            return self.conversation.abandon().user(*content)
         return self.keep().user(*content)
 
 
@@ -629,7 +649,9 @@ def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple
         if type(block) is ToolUse:
             id = block.id
             while id in used or earlier.get(id, length) < length:
-                counts[block.id] = n = counts.get(block.id, 1) + 1
+                counts[block.id] = n = (
+                    counts.get(block.id, length) + 1
+                )  # from the length on, so that few are tried
                 id = f"{block.id}_{n}"
             used.add(id)
             out.append(block if id == block.id else attrs.evolve(block, id=id))

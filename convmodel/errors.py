@@ -100,6 +100,11 @@ class Place(NamedTuple):
         return f"{self.turn(turn)}.{self.block(block, tail)}"
 
 
+def key_name(key: object) -> str:
+    """A key as a path shows it: not what is no text, endless, or would not print."""
+    return key if isinstance(key, str) and len(key) < 60 and key.isprintable() else "…"
+
+
 BUILT = Place("turns", "blocks")
 WIRE = Place("messages", "content")
 
@@ -112,7 +117,7 @@ class ValidationError(ConvmodelError, ValueError):
     """A value breaks rules.
 
     Attributes:
-        violations: All of them, in the order in which they show: a call without a result after what stands before it.
+        violations: All of them.
     """
 
     violations: tuple[Violation, ...]

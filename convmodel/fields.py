@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Union, cast, get_a
 
 import attrs
 
-from .errors import Rule, ValidationError, Violation, join, quoted
+from .errors import Rule, ValidationError, Violation, join, key_name, quoted
 from .jsonvalue import MAX_DEPTH, JsonObject, is_text, plain, text_fault
 
 FIELD_TYPE = Rule(
@@ -121,7 +121,8 @@ def matches(rule: Rule, pattern: str, fix: str) -> Check:
     def check(value: str) -> Violation | None:
         if value is None or compiled.fullmatch(value):
             return None
-        return Violation(rule, "", f"{quoted(value)} does not match {pattern}", fix)
+        shown = quoted(value) if len(value) <= 64 and " " not in value else f"text of {len(value)} characters"
+        return Violation(rule, "", f"{shown} does not match {pattern}", fix)
 
     return check
 
@@ -217,15 +218,17 @@ def mapping(value: object) -> Mapping[str, Any] | None:
         return None
     sdk = cast("Any", value)
     sent = sdk.model_fields_set
-    return {name: item for name, item in vars(sdk).items() if name in sent} | (sdk.model_extra or {})
+    values: dict[str, Any] = getattr(sdk, "__dict__", {})
+    extra = getattr(sdk, "__pydantic_extra__", None)
+    return {name: item for name, item in values.items() if name in sent} | (extra or {})
 
 
 def held(value: object) -> Mapping[str, Any] | None:
     """As `mapping`, but an SDK object's unset fields count as null; for responses, where null means nothing."""
     if type(value) is not dict and hasattr(type(value), "model_fields_set"):
         sdk: Any = value
-        extra = sdk.__pydantic_extra__
-        values: dict[str, Any] = vars(sdk)
+        extra = getattr(sdk, "__pydantic_extra__", None)
+        values: dict[str, Any] = getattr(sdk, "__dict__", {})
         return values | extra if extra else values
     return mapping(value)
 
@@ -283,6 +286,10 @@ def described(value: object) -> str:
     return names.get(type(value), f"a value of type {type(value).__name__}")
 
 
+_WHOLE = 2**63
+"""Whole numbers are positions and counts; none comes near it."""
+
+
 class Plain(Kind):
     """Text, a whole number, or true and false."""
 
@@ -293,7 +300,7 @@ class Plain(Kind):
         self.expected: str = self.names[of]
 
     def admits(self, value: Any) -> bool:
-        return type(value) is self.of
+        return type(value) is self.of and (type(value) is not int or -_WHOLE < value < _WHOLE)
 
 
 class Words(Plain):
@@ -315,7 +322,9 @@ class Choice(Kind):
 
     def faults(self, value: Any, wrong: Rule) -> Iterator[Violation]:
         rule = FIELD_VALUE if isinstance(value, str) and wrong is FIELD_TYPE else wrong
-        found = quoted(value) if isinstance(value, str) else described(value)
+        # Only what looks like a name is shown: arguments in the wrong order would put data or a signature here.
+        is_name = isinstance(value, str) and re.fullmatch(r"[a-z0-9_./+-]{0,32}", value)
+        found = quoted(value) if is_name else described(value)
         yield Violation(rule, "", f"{found} where {self.expected} is due", f"Pass {self.expected}.")
 
 
@@ -569,7 +578,7 @@ def read_value(cls: Any, raw: Any, reading: Reading, path: str) -> Any:
         return BROKEN
     values: dict[str, Any] = {}
     broken = False
-    used = int("type" in data)
+    used = int("type" in data and hasattr(cls, "type"))
     for name, read, may_hold, optional, nullable, field in _readable(cls, reading.flows):
         if name not in data or not may_hold:
             if optional:
@@ -622,9 +631,9 @@ def _unknown(cls: Any, data: Mapping[str, Any], reading: Reading, path: str) -> 
     known = {field.name for field in fields_of(cls) if field.flow in reading.flows}
     broken = False
     for key in data:
-        if key in known or key == "type":
+        if key in known or (key == "type" and hasattr(cls, "type")):
             continue
-        where = join(path, key if isinstance(key, str) and key.isprintable() and len(key) < 60 else "…")
+        where = join(path, key_name(key))
         if key == "cache_control" and reading.marked and cls.admits_marker:
             reading.marker(data[key], path)
             if data[key] is not None and data.get("text") == "":

@@ -30,7 +30,7 @@ VALID_UTF8 = Rule(
 )
 
 MAX_DEPTH = 200
-_INTEGER_LIMIT = 10**4300
+_LARGEST, _SMALLEST = 10**4300, -(10**4299)  # both are written with 4,300 characters
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 
@@ -79,7 +79,7 @@ def plain(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        if not -_INTEGER_LIMIT < value < _INTEGER_LIMIT:
+        if not _SMALLEST < value < _LARGEST:
             raise _refused(path, "an integer of more than 4,300 digits", "Pass it as text.")
         return int(value)
     if isinstance(value, float):

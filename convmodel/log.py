@@ -29,21 +29,23 @@ class Chain(NamedTuple):
 
 DIGEST_VERSION = "d1"
 BINDING_VERSION = "b1"
-LOCK = threading.Lock()
 
 
 class Log:
     """An append-only list of turns with what was folded from them. A conversation is a length into one."""
 
-    __slots__ = ("chains", "ids", "preamble", "states", "turns", "written")
+    __slots__ = ("chains", "ids", "lock", "preamble", "states", "turns", "written")
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
+        self.lock = (
+            threading.RLock()
+        )  # reentrant: a signal handler may move on the conversation it interrupts
         self.turns: list[Turn] = []
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
         self.ids: dict[str, int] = {}
-        self.written: dict[Any, list[bytes]] = {}
+        self.written: dict[Any, tuple[list[bytes], list[int | None]]] = {}
         """What writers made of the turns, by what it was made for; see `convmodel.anthropic.write`."""
 
     def append(self, turn: Turn, state: State) -> None:
@@ -64,7 +66,7 @@ class Log:
 
     def chain(self, length: int) -> Chain:
         """The chain after so many turns, folded on from where it was last asked for."""
-        with LOCK:
+        with self.lock:
             if not self.chains:
                 start = hashlib.sha256(stored_bytes(self.preamble)).digest()
                 self.chains.append(Chain(start, start))

@@ -349,7 +349,9 @@ def _assistant(
                 faults.append(
                     Violation(SERVER_RESULT_TYPE, place.at(index, i), found, "Send it back as it came.")
                 )
-    paused = bool(unfinished) or (turn.origin is not None and turn.origin.stop_reason == "pause_turn")
+    # A pause is resumed by sending the turn as it is. The API takes that only of a turn in which it used its own tools.
+    said_so = turn.origin is not None and turn.origin.stop_reason == "pause_turn"
+    paused = bool(unfinished) or (said_so and (served or any(_is_server(block) for block in turn.blocks)))
     after = State(
         phase=Phase.CALLED if calls else Phase.PAUSED if paused else Phase.DONE,
         open=tuple(calls),
@@ -361,6 +363,11 @@ def _assistant(
         unsure=unsure,
     )
     return after, faults
+
+
+def _is_server(block: AnyBlock) -> bool:
+    kind: str = block.type
+    return kind == "server_tool_use" or (kind.endswith("_tool_result") and kind != "tool_result")
 
 
 def _with(traits: frozenset[str], more: frozenset[str]) -> frozenset[str]:

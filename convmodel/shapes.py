@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from .errors import Rule, Violation, join
+from .errors import Rule, Violation, join, key_name
 from .fields import BROKEN, FIELD_TYPE, REQUIRED_FIELD, UNKNOWN_FIELD, Kind, Reading, described, thawed
 from .jsonvalue import MAX_DEPTH, JsonObject
 
@@ -53,6 +53,15 @@ def _list(*rows: str) -> Key:
     return Key(ListOf(Tagged(rows)))
 
 
+TITLE = Key(str, nullable=True)
+_CITED = {"cited_text": TEXT, "document_index": WHOLE, "document_title": TITLE}
+_CITATIONS = (
+    "char_location",
+    "page_location",
+    "content_block_location",
+    "web_search_result_location",
+    "search_result_location",
+)
 _ERROR = {"error_code": TEXT}
 _EXPLAINED_ERROR = {"error_code": TEXT, "error_message": MAYBE_TEXT}
 _RUN = {"return_code": WHOLE, "stderr": TEXT}
@@ -74,7 +83,23 @@ ROWS: dict[str, dict[str, Key]] = {
     "base64": {"data": TEXT, "media_type": TEXT},
     "text": {"data": TEXT, "media_type": TEXT},
     "content": {"content": Key((str, ListOf(Tagged(("block:text", "block:image")))))},
-    "block:text": {"text": TEXT, "citations": Key(ListOf(dict), False, True)},
+    "block:text": {"text": TEXT, "citations": Key(ListOf(Tagged(_CITATIONS)), False, True)},
+    "char_location": {**_CITED, "start_char_index": WHOLE, "end_char_index": WHOLE},
+    "page_location": {**_CITED, "start_page_number": WHOLE, "end_page_number": WHOLE},
+    "content_block_location": {**_CITED, "start_block_index": WHOLE, "end_block_index": WHOLE},
+    "web_search_result_location": {"cited_text": TEXT, "encrypted_index": TEXT, "title": TITLE, "url": TEXT},
+    "search_result_location": {
+        "cited_text": TEXT,
+        "search_result_index": WHOLE,
+        "source": TEXT,
+        "title": TITLE,
+        "start_block_index": WHOLE,
+        "end_block_index": WHOLE,
+    },
+    "thinking:enabled": {"budget_tokens": WHOLE, "display": MAYBE_TEXT},
+    "thinking:adaptive": {"display": MAYBE_TEXT},
+    "thinking:disabled": {},
+    "thinking:between_tools": {},
     "block:image": {
         "source": _tagged("base64", "url", "file"),
         "transformations": Key(Untagged("transformations"), False, True),
@@ -175,9 +200,9 @@ def _row_faults(data: dict[str, Any], row: dict[str, Key], tagged: bool, path: s
                 yield Violation(REQUIRED_FIELD, where, "nothing", f"Add `{name}`; it goes back as it came.")
         elif data[name] is not None or not key.nullable:
             yield from faults(data[name], key.holds, where)
-    for name in data.keys() - row.keys():
-        if not (tagged and name == "type"):
-            where = join(path, name if len(name) < 60 else "…")
+    for name in data:
+        if name not in row and not (tagged and name == "type"):
+            where = join(path, key_name(name))
             yield Violation(UNKNOWN_FIELD, where, "a field that requests do not have", "Remove it.")
 
 
@@ -200,7 +225,7 @@ def trimmed(value: Any, holds: Any, reading: Reading, path: str) -> Any:
         elif key is not None and (item is not None or (key.nullable and key.required)):
             out[name] = trimmed(item, key.holds, reading, join(path, name))
         elif item is not None:
-            where = join(path, name if len(name) < 60 else "…")
+            where = join(path, key_name(name))
             reading.drop(UNKNOWN_FIELD, where, "a field that requests do not have", "It was left out.")
     return out
 

@@ -174,6 +174,7 @@ def turn_faults(role: Role, blocks: Sequence[AnyBlock], place: Place) -> Iterato
 def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
     """What rules of targets ask of a turn, so that none is paid over the whole history at each request."""
     traits: set[str] = {"system-turn"} if role == "system" else set()
+    has_text = any(block.type == "text" for block in blocks)
     for block in blocks:
         kind = block.type
         if kind in ("tool_use", "tool_result"):
@@ -184,7 +185,7 @@ def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
             traits.add(f"server-tool:{getattr(block, 'name', '')}")
         elif kind == "document" and role == "assistant":
             traits.add("assistant-document")
-        elif kind == "document" and all(each.type != "text" for each in blocks):
+        elif kind == "document" and not has_text:
             traits.add("document-alone")
         if is_blank(block):
             traits.add("blank-text")
@@ -199,20 +200,25 @@ def has_long_id(block: AnyBlock) -> bool:
 
 
 def is_blank(block: AnyBlock) -> bool:
-    """Whether a block is text that is only whitespace, or is a result that holds some."""
+    """Whether a block is text that is only whitespace, or holds some."""
     if isinstance(block, Text):
         return not block.text or block.text.isspace()
-    content = getattr(block, "content", None)
-    return type(block) is ToolResult and isinstance(content, tuple) and any(map(is_blank, content))
+    return any(map(is_blank, inner_blocks(block)))
 
 
 def cites(block: AnyBlock) -> bool:
     """Whether a block, or one inside it, is text that cites."""
     if isinstance(block, Text):
         return bool(block.citations)
-    holders = (block, getattr(block, "source", None))  # a document's blocks stand in its source
-    contents = (getattr(holder, "content", None) for holder in holders)
-    return any(isinstance(content, tuple) and any(map(cites, content)) for content in contents)
+    return any(map(cites, inner_blocks(block)))
+
+
+def inner_blocks(block: AnyBlock) -> Iterator[AnyBlock]:
+    """The blocks of a result's or a search result's content, or of a document's source."""
+    for holder in (block, getattr(block, "source", None)):
+        content = getattr(holder, "content", None)
+        if isinstance(content, tuple):
+            yield from content
 
 
 # ---------------------------------------------------------------- turns
@@ -250,7 +256,12 @@ def _no_blocks(blocks: tuple[object, ...]) -> list[Violation]:
     if _BLOCK_CLASSES.issuperset(map(type, blocks)):
         return []
     return [
-        Violation(BLOCK_TYPE, BUILT.block(i), f"{described(block)} where a block is due", "Pass a block.")
+        Violation(
+            BLOCK_TYPE,
+            BUILT.block(i),
+            f"{described(block)} where a block is due",
+            "Unpack the list." if isinstance(block, (list, tuple)) else "Pass a block.",
+        )
         for i, block in enumerate(blocks)
         if type(block) not in _BLOCK_CLASSES
     ]
@@ -298,7 +309,7 @@ class _Turn:
             return hashes
 
     @property
-    def kept(self) -> dict[str, bytes]:
+    def _kept(self) -> dict[str, bytes]:
         """The bytes that writers made of the blocks, by what they were made for."""
         try:
             return self._wire

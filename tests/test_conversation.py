@@ -155,8 +155,13 @@ def test_a_system_turn_may_follow_the_result_of_a_server_tool() -> None:
     assert conversation([ASK, served, TOLD])._state.phase is Phase.INSTRUCTED
 
 
-def test_the_user_may_go_on_after_a_pause_that_left_no_call_unfinished() -> None:
+def test_a_pause_in_which_the_service_used_no_tool_cannot_be_resumed() -> None:
     paused = AssistantTurn("Let me see.", Origin(stop_reason="pause_turn"))
+    assert type(conversation([ASK, paused])) is AwaitingUser
+
+
+def test_the_user_may_go_on_after_a_pause_that_left_no_call_unfinished() -> None:
+    paused = AssistantTurn([SEARCH, FOUND, Text("Let me see.")], Origin(stop_reason="pause_turn"))
     assert type(conversation([ASK, paused])) is AwaitingModel
     assert type(conversation([ASK, paused, UserTurn("Well?")])) is AwaitingModel
 
@@ -281,7 +286,7 @@ REASONS = {
     "end_turn": ("AwaitingUser", "Interrupted"),
     "stop_sequence": ("AwaitingUser", "Interrupted"),
     "tool_use": ("AwaitingUser", "AwaitingTools"),
-    "pause_turn": ("AwaitingModel", "AwaitingTools"),
+    "pause_turn": ("AwaitingUser", "AwaitingTools"),  # without a server tool there is nothing to resume
     "max_tokens": ("Interrupted", "Interrupted"),
     "model_context_window_exceeded": ("Interrupted", "Interrupted"),
     "refusal": ("Interrupted", "Interrupted"),
@@ -395,7 +400,7 @@ def test_a_cut_reply_after_a_pause_keeps_nothing_and_can_be_abandoned() -> None:
     cut = paused.receive(Reply([FOUND, Text("So")], Origin(stop_reason="max_tokens")))
     assert isinstance(cut, Interrupted)
     assert cut.kept is None
-    assert refused(lambda: cut.resume("Go on.")) == [("server-use-has-result", "turns[1].blocks[1]")]
+    assert [turn.text for turn in cut.resume("Go on.").turns] == ["hi", "I look.", "Go on."]
     given_up = cut.discard().abandon()
     assert isinstance(given_up, AwaitingUser)
     assert given_up.last_text == "I look."
@@ -450,9 +455,9 @@ def test_receive_refuses_what_is_no_reply() -> None:
             id="answers stay, thinking behind it goes",
         ),
         pytest.param(
-            [ASK, AssistantTurn("a", Origin(model="m", stop_reason="pause_turn"))],
-            [ASK, AssistantTurn("a", Origin(model="m"))],
-            id="a pause without a call is forgotten",
+            [ASK, AssistantTurn([SEARCH, FOUND], Origin(model="m", stop_reason="pause_turn"))],
+            [ASK, AssistantTurn([SEARCH, FOUND], Origin(model="m"))],
+            id="a pause without an unfinished call is forgotten",
         ),
         pytest.param(
             [

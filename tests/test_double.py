@@ -21,7 +21,7 @@ from convmodel.testing.schema import request_schema
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from convmodel.testing.server import Reply
+    from convmodel.testing.server import ScriptedReply
 
 Json = dict[str, Any]
 
@@ -1052,7 +1052,7 @@ def test_replies_of_every_kind() -> None:
         return ApiError(529, "overloaded_error", "Overloaded")
 
     whole: Json = {"id": "msg_own", "content": [], "stop_reason": "refusal", "container": None}
-    script: list[Reply] = [
+    script: list[ScriptedReply] = [
         echo,
         whole,
         ({"type": "connector_text", "x": None},),
@@ -1072,7 +1072,7 @@ def test_replies_of_every_kind() -> None:
 
 
 def test_the_client_tries_again_after_an_error_of_the_script_only() -> None:
-    script: list[Reply] = [ApiError(529, "overloaded_error", "Overloaded"), [text("x")]]
+    script: list[ScriptedReply] = [ApiError(529, "overloaded_error", "Overloaded"), [text("x")]]
     with MessagesServer(script) as server, client(server) as api:
         assert say(api).stop_reason == "end_turn"
         with pytest.raises(anthropic.InternalServerError, match="the script has no reply left"):

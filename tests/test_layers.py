@@ -35,6 +35,7 @@ ORDER = (
     ("storage",),
     ("rules",),
     ("view",),
+    ("repair",),
     ("cli",),
     ("__main__",),
 )

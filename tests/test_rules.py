@@ -322,8 +322,8 @@ def test_all_faults_are_reported_at_once_in_the_order_of_their_places() -> None:
         ("tool-use-id-pattern", "messages[1].content[0].id"),
         ("tool-use-name", "messages[1].content[0].name"),
         ("tool-use-input-object", "messages[1].content[0].input"),
-        ("text-block-nonempty", "messages[2].content[0].text"),
         ("tool-use-answered-next", "messages[1].content[0]"),
+        ("text-block-nonempty", "messages[2].content[0].text"),
     ]
 
 

@@ -19,6 +19,7 @@ from typing_extensions import get_type_hints, is_typeddict
 
 from convmodel import CitationCharLocation, Text
 from convmodel.anthropic import from_message
+from convmodel.anthropic.targets import _THINKING
 from convmodel.blocks import BLOCKS
 from convmodel.declared import ANSWERED, SENT
 from convmodel.fields import Choice, Declared, Either, Json, Kind, Many, Nested, Plain, fields_of
@@ -189,6 +190,7 @@ def everything() -> list[Met]:
     for param in objects(sdk.ContentBlockParam):
         walk_class(param, BLOCKS[str(tag_of(param))], seen)
     walk_rows([sdk.ToolParam], ["custom_tool"], seen, "tools")
+    walk_rows(list(objects(sdk.ThinkingConfigParam)), list(rows_held(_THINKING)), seen, "thinking")
     return list(seen.values())
 
 
@@ -235,7 +237,7 @@ def test_the_walk_meets_every_parameter_type_inside_a_block_and_every_row_of_the
                     if key not in ("cache_control", "input_schema"):  # the schema of a tool is free JSON
                         reach(inner)
 
-    for param in (*objects(sdk.ContentBlockParam), sdk.ToolParam):
+    for param in (*objects(sdk.ContentBlockParam), sdk.ToolParam, *objects(sdk.ThinkingConfigParam)):
         reach(param)
     assert {met.param.__name__ for met in MET} == {param.__name__ for param in reached}
     assert set(ROWS) - {met.ours.name for met in MET} == set()

@@ -235,16 +235,16 @@ def test_turns_are_equal_by_their_blocks_and_origin() -> None:
 def test_what_is_kept_of_a_turn_is_no_part_of_its_value() -> None:
     turn = AssistantTurn(["a", CALL])
     fresh = AssistantTurn(["a", CALL])
-    _ = turn.hashes, turn.kept, turn.traits
-    turn.kept["anthropic"] = b"{}"
+    _ = turn.hashes, turn._kept, turn.traits
+    turn._kept["anthropic"] = b"{}"
     assert turn == fresh
     assert hash(turn) == hash(fresh)
     assert repr(turn) == repr(fresh)
     assert attrs.asdict(turn, recurse=False).keys() == {"blocks", "origin"}
     again = pickle.loads(pickle.dumps(turn))
     assert again == turn
-    assert again.kept == {}
-    assert attrs.evolve(turn).kept == {}
+    assert again._kept == {}
+    assert attrs.evolve(turn)._kept == {}
 
 
 def test_a_long_turn_shows_its_first_blocks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import attrs
@@ -20,7 +20,7 @@ from ..blocks import (
 )
 from ..conversation import Conversation, at_length
 from ..declared import ANSWERED, SENT
-from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, quoted
+from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, key_name, quoted
 from ..fields import (
     BLOCK_TYPE,
     BROKEN,
@@ -113,7 +113,7 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
         raise InvalidReply(
             [Violation(rule, "content", f"{described(content)} where blocks are due", "Pass a list.")]
         )
-    if data.get("role", "assistant") != "assistant":
+    if data.get("role") not in (None, "assistant"):
         raise InvalidReply(
             [Violation(ROLE, "role", "a message of another party", "Pass what the model answered.")]
         )
@@ -241,8 +241,8 @@ class _History:
             rule, found = (REQUIRED_FIELD, "nothing") if role is None else (ROLE, f"the role {quoted(role)}")
             reading.fault(rule, f"{path}.role", found, "Use `user`, `assistant` or `system`.")
             return
-        for key in data.keys() - {"role", "content"} if len(data) > 2 else ():
-            where = join(path, key if isinstance(key, str) and key.isprintable() and len(key) < 60 else "…")
+        for key in [key for key in data if key not in ("role", "content")] if len(data) > 2 else ():
+            where = join(path, key_name(key))
             reading.fault(UNKNOWN_FIELD, where, "a field that requests do not have", "Remove it.")
         origin = self.origins.get(index) if role == "assistant" else None
         turn = self._turn(role, data, path, origin)
@@ -329,11 +329,11 @@ def _read(
         reading.violations.extend(faults)
         if faults and messages is None:
             return None, reading.violations
-        body = mapping(messages)
-        if body is not None and "messages" in body:
-            messages = body["messages"]
-            system = system if system is not None else body.get("system")
-            tools = tools if tools is not None else body.get("tools")
+    body = None if isinstance(messages, (list, tuple)) else mapping(messages)
+    if body is not None and "messages" in body:
+        messages = body["messages"]
+        system = system if system is not None else body.get("system")
+        tools = tools if tools is not None else body.get("tools")
     if not isinstance(messages, (list, tuple)):
         reading.fault(
             CONTENT_TYPE, "messages", f"{described(messages)} where a list is due", "Pass a list of messages."
@@ -359,7 +359,14 @@ def _read(
         reading.violations.extend(target_faults(seen, target, WIRE))
     if stage == "send":
         reading.violations.extend(tail_faults(seen, target, WIRE))
-    return convo, reading.violations
+    return convo, sorted(reading.violations, key=_place)
+
+
+def _place(fault: Violation) -> tuple[int, ...]:
+    """Where a fault stands: what is no part of a message first, then by message and block."""
+    if not fault.path.startswith("messages["):
+        return (-1,)
+    return tuple(map(int, re.findall(r"\[(\d+)\]", fault.path)))
 
 
 def _in_request_order(markers: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -389,7 +396,7 @@ def check(
     """Everything wrong with a history in wire form. Never raises on any JSON value.
 
     Args:
-        messages: A list of messages, or JSON text or bytes of one or of a request body.
+        messages: A list of messages or a request body, as values or as JSON text or bytes.
         system: The system prompt of the request.
         tools: The tools of the request; None if they are not known, `()` if there are none.
         origins: What is known of where assistant messages came from, by the index of the message.
@@ -397,16 +404,21 @@ def check(
         stage: `hold` for a history at rest, which may end with open calls; `send` for one to be sent as it is.
 
     Returns:
-        The violations, each with rule and path; empty if there are none.
+        The violations, each with rule and path, in the order of their places; empty if there are none.
+
+    Raises:
+        ValueError: Another stage.
 
     >>> [str(v) for v in check([{"role": "user", "content": ""}])]
     ['messages[0].content: no content. Add content, or leave the turn out. [user-content-nonempty]']
     """
+    if stage not in ("hold", "send"):
+        raise ValueError(f"the stage {quoted(stage)}; use 'hold' or 'send'")
     return tuple(_read(messages, system, tools, origins, target, stage)[1])
 
 
 def parse(
-    messages: Iterable[MessageParam | Mapping[str, Any]] | str | bytes,
+    messages: Sequence[MessageParam | Mapping[str, Any]] | Mapping[str, Any] | str | bytes,
     *,
     system: SystemPrompt = None,
     tools: Iterable[ToolDefinition] | None = None,
@@ -415,7 +427,7 @@ def parse(
     """A conversation from a history in wire form, strictly. Cache markers are checked, then left out.
 
     Args:
-        messages: A list of messages, or JSON text or bytes of one or of a request body.
+        messages: A list of messages or a request body, as values or as JSON text or bytes.
         system: The system prompt of the request.
         tools: The tools of the request; None if they are not known.
         origins: What is known of where assistant messages came from, by the index of the message.

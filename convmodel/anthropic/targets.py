@@ -16,12 +16,16 @@ from ..blocks import Text
 from ..conversation import Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, described
-from ..jsonvalue import JsonObject
+from ..jsonvalue import JsonObject, is_text
 from ..machine import Phase, State
+from ..shapes import Tagged
+from ..shapes import faults as shape_faults
 from ..turns import THOUGHTS, cites, has_long_id, is_blank
 
 if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
+
+_THINKING = Tagged(("thinking:enabled", "thinking:adaptive", "thinking:disabled", "thinking:between_tools"))
 
 # ---------------------------------------------------------------- facts
 
@@ -138,29 +142,41 @@ class Target:
     """
 
     model: str
-    thinking: ThinkingConfigParam | None = attrs.field(default=None)
+    _thinking: ThinkingConfigParam | None = attrs.field(default=None, alias="thinking")
     platform: str = "anthropic"
     _frozen_thinking: JsonObject | None = attrs.field(init=False, repr=False)
     _model_facts: Model = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         violations: list[Violation] = []
-        if not isinstance(cast("object", self.model), str) or not self.model:
-            violations.append(Violation(FIELD_TYPE, "model", described(self.model), "Name a model."))
-        if self.platform not in PLATFORMS:
+        if not is_text(self.model) or not 0 < len(self.model) <= 200:
+            violations.append(
+                Violation(FIELD_TYPE, "model", described(self.model), "Name a model in short text.")
+            )
+        if type(self.platform) is not str or self.platform not in PLATFORMS:
             fix = f"Use one of {', '.join(PLATFORMS)}."
             violations.append(Violation(FIELD_TYPE, "platform", f"the platform {quoted(self.platform)}", fix))
         thinking: JsonObject | None = None
-        if self.thinking is not None:
+        if self._thinking is not None:
             try:
-                thinking = JsonObject(cast("Any", self.thinking))
+                thinking = JsonObject(cast("Any", self._thinking))
+                violations.extend(shape_faults(thinking.thaw(), _THINKING, "thinking"))
             except ValidationError as error:
                 violations.extend(fault.under("thinking") for fault in error.violations)
         if violations:
             raise ValidationError(violations)
         object.__setattr__(self, "_frozen_thinking", thinking)
-        object.__setattr__(self, "thinking", None if thinking is None else thinking.thaw())
+        object.__setattr__(self, "_thinking", thinking)
         object.__setattr__(self, "_model_facts", model_facts(self.model, PLATFORMS[self.platform]))
+
+    @property
+    def thinking(self) -> ThinkingConfigParam | None:
+        """The thinking configuration, as a fresh dict."""
+        return (
+            None
+            if self._frozen_thinking is None
+            else cast("ThinkingConfigParam", self._frozen_thinking.thaw())
+        )
 
     @property
     def facts(self) -> Platform:
@@ -419,7 +435,9 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
     turns, state, thinking = history.turns, history.state, target.thinking_type
     if thinking is not None and thinking not in target.model_facts.thinking:
         fix = f"Use {' or '.join(sorted(target.model_facts.thinking))}."
-        yield Violation(THINKING_CONFIG, "thinking.type", f"{quoted(thinking)} for {target.model}", fix)
+        yield Violation(
+            THINKING_CONFIG, "thinking.type", f"{quoted(thinking)} for {quoted(target.model)}", fix
+        )
     for row in TRAIT_RULES:
         for trait in sorted(state.traits):
             if trait.startswith(row.trait) and row.forbids(target, trait[len(row.trait) :]):
@@ -503,6 +521,8 @@ def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterato
         found = f"{turn.blocks[thought].type} with thinking off"
         fix = "Turn thinking on, or let the user speak."
         yield Violation(THINKING_OFF_FINAL, place.at(last, thought), found, fix)
+    elif any(block.type.endswith(("server_tool_use", "_tool_result")) for block in turn.blocks):
+        return  # a turn in which the service used its tools may be resumed
     elif not target.model_facts.prefill:
         yield Violation(PREFILL, place.turn(last), "an assistant turn at the end", "Let the user speak.")
     elif not off:

@@ -12,7 +12,6 @@ from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
-from ..log import LOCK
 from ..turns import Turn
 from .targets import (
     MAX_MESSAGES,
@@ -55,11 +54,11 @@ def wire() -> Converter:
 
 def _content(turn: Turn, vendor: str) -> bytes:
     """A turn's blocks as they stand between the brackets of a message's content; written once and kept."""
-    kept = turn.kept.get(vendor)
+    kept = turn._kept.get(vendor)
     if kept is None:
         convert = wire().unstructure
         blocks = [convert(turn.blocks[at]) for at in sent_places(turn, vendor)]
-        kept = turn.kept[vendor] = msgspec.json.encode(blocks)[1:-1]
+        kept = turn._kept[vendor] = msgspec.json.encode(blocks)[1:-1]
     return kept
 
 
@@ -79,17 +78,18 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
     """
     platform = target.facts if target is not None else PLATFORMS["anthropic"]
     log, length = convo._log, len(convo.turns)
-    with LOCK:
-        pieces = log.written.setdefault(platform, [])
+    with log.lock:
+        pieces, lasts = log.written.setdefault(platform, ([], [None]))
         for index in range(len(pieces) // 2, length):
             turn = log.turns[index]
             content = _content(turn, platform.vendor)
-            last = next((at for at in reversed(range(index)) if pieces[2 * at] != _LEFT_OUT), None)
+            last = lasts[index]  # the last turn before this one that was not left out
             takes_empty = platform.blank_text and platform.repeats_roles
             # Behind a system turn an assistant turn must stand, even if nothing in it can be sent.
             needed = not turn.blocks or (last is not None and log.turns[last].role == "system")
             if not content and not (takes_empty and needed):
                 pieces += (_LEFT_OUT, b"")
+                lasts.append(last)
                 continue
             if last is None:
                 opening = _OPEN[turn.role]
@@ -100,6 +100,7 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
             else:
                 opening = _NEXT[turn.role]
             pieces += (opening, content)
+            lasts.append(index)
         return pieces[: 2 * length]  # a copy, since another thread may go on writing
 
 

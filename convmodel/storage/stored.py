@@ -8,13 +8,14 @@ from typing import Any, cast
 import msgspec
 
 from ..blocks import BLOCKS, OpaqueBlock
-from ..conversation import Conversation, conversation
+from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, conversation
 from ..declared import STORED, storing
-from ..errors import Rule, ValidationError, Violation, join
+from ..errors import Rule, ValidationError, Violation, join, key_name
 from ..fields import (
     BLOCK_TYPE,
     BROKEN,
     CONTENT_TYPE,
+    FIELD_TYPE,
     REQUIRED_FIELD,
     UNKNOWN_FIELD,
     Reading,
@@ -49,6 +50,11 @@ def dumps(conversation: Conversation) -> str:
     >>> loads(dumps(start("Hello."))) == start("Hello.")
     True
     """
+    if not isinstance(cast("object", conversation), (AwaitingUser, AwaitingModel, AwaitingTools)):
+        found = f"{described(conversation)} where a conversation is due"
+        raise ValidationError(
+            [Violation(FIELD_TYPE, "conversation", found, "Pass a conversation in any state.")]
+        )
     convert = storing().unstructure
     rows: list[dict[str, Any]] = []
     for turn in conversation.turns:
@@ -99,8 +105,8 @@ def loads(text: str | bytes) -> Conversation:
 
 
 def _only(data: Mapping[str, Any], known: set[str], path: str, reading: Reading) -> None:
-    for key in data.keys() - known:
-        where = join(path, key if key.isprintable() and len(key) < 60 else "…")
+    for key in [key for key in data if key not in known]:
+        where = join(path, key_name(key))
         reading.fault(
             UNKNOWN_FIELD, where, "a field that the stored form does not have", "Pass what `dumps` gave."
         )

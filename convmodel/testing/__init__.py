@@ -5,6 +5,6 @@ verdicts on plain request bodies. Both need the extra `testing`.
 """
 
 from .judge import Fault, judge
-from .server import ApiError, MessagesServer
+from .server import ApiError, MessagesServer, ScriptedReply
 
-__all__ = ["ApiError", "Fault", "MessagesServer", "judge"]
+__all__ = ["ApiError", "Fault", "MessagesServer", "ScriptedReply", "judge"]

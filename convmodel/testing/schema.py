@@ -143,6 +143,15 @@ def request_schema() -> Schema:
 
 
 @cache
+def block_types() -> frozenset[str]:
+    """The types of content blocks that requests may hold."""
+    from anthropic.types import ContentBlockParam
+
+    blocks: Any = _union(list(_members(ContentBlockParam)))
+    return frozenset(blocks["discriminator"]["mapping"])
+
+
+@cache
 def _validator() -> Validator:
     from jsonschema import Draft202012Validator, validators
 

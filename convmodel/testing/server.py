@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from .judge import judge
+from .schema import block_types
 
 if TYPE_CHECKING:
     from socketserver import BaseServer
     from types import TracebackType
     from typing import Self
 
-__all__ = ["ApiError", "MessagesServer", "Reply"]
+__all__ = ["ApiError", "MessagesServer", "ScriptedReply"]
 
 Json = dict[str, Any]
 
@@ -54,7 +55,7 @@ class _ScriptError(ApiError):
 
 
 Answer = Sequence[Mapping[str, object]] | Mapping[str, object] | ApiError
-Reply = Answer | Callable[[Json], Answer]
+ScriptedReply = Answer | Callable[[Json], Answer]
 """What a script may hold: content blocks, a whole response, an error, or a function of the body."""
 
 
@@ -86,13 +87,14 @@ class MessagesServer:
     [{'role': 'user', 'content': 'Hi'}]
     """
 
-    def __init__(self, script: Iterable[Reply] = (), *, platform: str = "anthropic") -> None:
+    def __init__(self, script: Iterable[ScriptedReply] = (), *, platform: str = "anthropic") -> None:
         self._script = iter(script)
         self._platform = platform
         self._lock = threading.Lock()
         self._bodies: list[bytes] = []
         self._requests: list[bytes] = []
         self._answered = 0
+        self._unknown: list[object] = []
         self._live: dict[threading.Thread, socket.socket] = {}
         self._http: ThreadingHTTPServer | None = None
 
@@ -149,7 +151,7 @@ class MessagesServer:
             return ApiError(400, "invalid_request_error", f"The request body is not valid JSON: {error}")
         with self._lock:
             self._requests.append(raw)
-        if faults := judge(body, platform=self._platform):
+        if faults := judge(self._without_own(body), platform=self._platform):
             return ApiError(400, "invalid_request_error", faults[0].message)
         if body.get("stream"):
             return ApiError(400, "invalid_request_error", "stream: this local double does not stream yet")
@@ -157,6 +159,22 @@ class MessagesServer:
             return self._reply(body)
         except Exception as error:  # noqa: BLE001  # whatever a script does wrong is told to its client
             return _ScriptError(500, "api_error", f"the script failed: {type(error).__name__}: {error}")
+
+    def _without_own(self, body: Any) -> Any:
+        """A body without the blocks of unknown types that this server sent: the service takes its own blocks back."""
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if not self._unknown or not isinstance(messages, list):
+            return body
+
+        def known(message: Any) -> Any:
+            if not isinstance(message, dict) or message.get("role") != "assistant":
+                return message
+            content = message.get("content")
+            if not isinstance(content, list):
+                return message
+            return {**message, "content": [block for block in content if block not in self._unknown]}
+
+        return {**body, "messages": list(map(known, messages))}
 
     def _reply(self, body: Json) -> Json | ApiError:
         with self._lock:
@@ -171,6 +189,7 @@ class MessagesServer:
         given = dict(answer) if isinstance(answer, Mapping) else {"content": list(answer)}
         content: Any = given.get("content", [])
         calls = any(block.get("type") == "tool_use" for block in content)
+        self._unknown += [block for block in content if block.get("type") not in block_types()]
         response = {
             "id": f"msg_{number:024}",
             "type": "message",
