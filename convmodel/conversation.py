@@ -649,9 +649,8 @@ def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple
         if type(block) is ToolUse:
             id = block.id
             while id in used or earlier.get(id, length) < length:
-                counts[block.id] = n = (
-                    counts.get(block.id, length) + 1
-                )  # from the length on, so that few are tried
+                n = counts.get(block.id, 1)
+                counts[block.id] = n = 2 if n == 1 else max(n, length) + 1  # few are taken from there on
                 id = f"{block.id}_{n}"
             used.add(id)
             out.append(block if id == block.id else attrs.evolve(block, id=id))

@@ -302,6 +302,12 @@ class Plain(Kind):
     def admits(self, value: Any) -> bool:
         return type(value) is self.of and (type(value) is not int or -_WHOLE < value < _WHOLE)
 
+    def faults(self, value: Any, wrong: Rule) -> Iterator[Violation]:
+        if type(value) is self.of is int:
+            yield Violation(FIELD_VALUE, "", "a number of more than 63 bits", "Pass a position or a count.")
+        else:
+            yield from super().faults(value, wrong)
+
 
 class Words(Plain):
     """Text that UTF-8 can write."""

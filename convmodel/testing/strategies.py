@@ -146,7 +146,7 @@ def json_objects() -> SearchStrategy[JsonObject]:
 
 @_once
 def _index(least: int = 0) -> SearchStrategy[int]:
-    return st.integers(least, 2**66)
+    return st.integers(least, 2**31)
 
 
 @_once

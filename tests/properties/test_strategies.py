@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
+from hypothesis import Phase as Step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +43,7 @@ from convmodel.testing.strategies import (
 
 from .common import BRIEF, PROPERTY
 
-MANY = settings(PROPERTY, max_examples=250)
+SEARCH = settings(PROPERTY, max_examples=5000, phases=[Step.generate])
 
 
 @BRIEF
@@ -64,58 +67,59 @@ def test_every_block_has_a_strategy(blocks: Any) -> None:
     assert {kind for kind in BLOCKS if not kind.endswith("_tool_result")} == seen
 
 
+class All(Exception):
+    """Everything that was looked for has been seen."""
+
+
+def met(
+    strategy: st.SearchStrategy[Any], facts: Callable[[Any], Iterable[Any]], wanted: Iterable[Any]
+) -> set[Any]:
+    """What examples show of some facts; the search ends once all that is wanted has turned up."""
+    seen: set[Any] = set()
+    missing = set(wanted)
+
+    @SEARCH
+    @given(strategy)
+    def look(example: Any) -> None:
+        seen.update(facts(example))
+        if missing <= seen:
+            raise All
+
+    with suppress(All):
+        look()
+    assert missing <= seen
+    return seen
+
+
 def test_the_results_of_every_server_tool_are_made() -> None:
-    seen: set[str] = set()
-
-    @MANY
-    @given(st.tuples(server_tool_results(), server_tool_results()))
-    def look(results: Any) -> None:
-        seen.update(result.type for result in results)
-
-    look()
-    assert seen == {kind for kind in BLOCKS if kind.endswith("_tool_result")}
+    wanted = {kind for kind in BLOCKS if kind.endswith("_tool_result")}
+    assert met(server_tool_results(), lambda result: [result.type], wanted) == wanted
 
 
 def test_every_phase_is_reached() -> None:
-    seen: set[Phase] = set()
+    def phases(convo: Conversation) -> list[Phase]:
+        return [convo.rewind(length)._state.phase for length in range(len(convo.turns) + 1)]
 
-    @MANY
-    @given(conversations())
-    def look(convo: Conversation) -> None:
-        seen.update(convo.rewind(length)._state.phase for length in range(len(convo.turns) + 1))
-
-    look()
-    assert seen == set(Phase)
+    met(conversations(), phases, Phase)
 
 
 def test_what_can_be_sent_does_not_always_end_with_the_user() -> None:
-    seen: set[Phase] = set()
+    wanted = {Phase.ASKED, Phase.INSTRUCTED, Phase.OWED}
+    seen = met(sendable_conversations(opaque=False), lambda convo: [convo._state.phase], wanted)
+    assert seen <= {*wanted, Phase.PAUSED}
 
-    @MANY
-    @given(sendable_conversations(opaque=False))
-    def look(convo: AwaitingModel) -> None:
-        seen.add(convo._state.phase)
-        assert not any(isinstance(block, OpaqueBlock) for turn in convo.turns for block in turn.blocks)
 
-    look()
-    assert seen <= {Phase.ASKED, Phase.INSTRUCTED, Phase.PAUSED, Phase.OWED}
-    assert seen > {Phase.ASKED}
+@BRIEF
+@given(sendable_conversations(opaque=False))
+def test_no_unknown_block_stands_where_none_is_wanted(convo: AwaitingModel) -> None:
+    assert not any(isinstance(block, OpaqueBlock) for turn in convo.turns for block in turn.blocks)
 
 
 def test_every_stop_reason_and_outcome_is_met() -> None:
-    reasons: set[str | None] = set()
-    outcomes: set[type] = set()
+    def outcome(reply: Any) -> list[Any]:
+        return [reply.origin.stop_reason, type(start("Hello.").receive(reply))]
 
-    @MANY
-    @given(st.tuples(replies(), replies(), replies(), replies()))
-    def look(given_replies: Any) -> None:
-        for reply in given_replies:
-            reasons.add(reply.origin.stop_reason)
-            outcomes.add(type(start("Hello.").receive(reply)))
-
-    look()
-    assert reasons == set(REASONS)
-    assert outcomes == {AwaitingUser, AwaitingTools, AwaitingModel, Interrupted}
+    met(replies(), outcome, {*REASONS, AwaitingUser, AwaitingTools, AwaitingModel, Interrupted})
 
 
 def test_every_public_strategy_is_documented() -> None:
