@@ -4,7 +4,7 @@
 
 A standard turn is thinking of 1.5 kB with a signature of 400 characters, 200 B of text and two calls with 300 B of nested
 input, then two results of 2 kB. Each section interleaves what it compares and prints medians, so that a machine whose
-speed drifts does not decide. Targets stand beside the figures; orjson is used where it is installed.
+speed drifts does not decide. Targets stand beside the figures. It needs the dev group.
 """
 
 from __future__ import annotations
@@ -161,16 +161,14 @@ def loop() -> None:
     )
     print(f"agent loop, 400 rounds (plain dicts through the SDK: {through_sdk:.2f} s)")
     show("bytes path / plain dicts through the SDK", as_bytes / through_sdk, "<= 0.015")
-    show("bytes path / plain dicts with orjson or json", as_bytes / orjson_loop, "<= 0.4")
+    show("bytes path / plain dicts with orjson", as_bytes / orjson_loop, "<= 0.4")
     show("`messages.create` path / plain dicts through the SDK", as_dicts / through_sdk, "<= 1.1")
 
 
 def dumps() -> Callable[[Any], bytes]:
-    try:
-        from orjson import dumps as encode
-    except ImportError:
-        return lambda value: json.dumps(value).encode()
-    return encode
+    import orjson  # of the dev group
+
+    return orjson.dumps
 
 
 def append() -> None:
@@ -220,7 +218,7 @@ def body() -> None:
     encode = dumps()
     plain, ours = medians(lambda: encode(messages), one_more, runs=21)
     print(f"body of 1,000 messages after one append ({ours * 1e3:.2f} ms)")
-    show("body / orjson (or json) of the plain dicts", ours / plain, "<= 0.35")
+    show("body / orjson of the plain dicts", ours / plain, "<= 0.35")
 
 
 def parsing() -> None:
