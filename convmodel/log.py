@@ -7,6 +7,7 @@ therefore costs what is new, and a thousand conversations that grew from one ano
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast, final, overload
 
 from .declared import stored_bytes
@@ -38,9 +39,8 @@ class Log:
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
-        self.lock = (
-            threading.RLock()
-        )  # reentrant: a signal handler may move on the conversation it interrupts
+        # Reentrant: a signal handler may move on the conversation that it interrupts.
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self.turns: list[Turn] = []
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
