@@ -29,6 +29,7 @@ from convmodel import (
     PlainTextSource,
     RedactedThinking,
     Reply,
+    ServerToolCaller,
     ServerToolUse,
     SystemTurn,
     Text,
@@ -55,7 +56,7 @@ from convmodel.anthropic import (
     to_messages,
     to_request,
 )
-from convmodel.testing import ApiError, MessagesServer
+from convmodel.testing import ApiError, MessagesServer, judge
 
 Json = dict[str, Any]
 Faults = list[tuple[str, str]]
@@ -860,3 +861,22 @@ def test_thinking_bound_to_another_prefix_is_refused_where_the_model_checks(mode
         assert refused(lambda: to_request(moved, target)) == [("thinking-prefix-bound", "turns[1].blocks[0]")]
     else:
         to_request(moved, target)
+
+
+def test_a_turn_that_is_left_out_never_joins_what_it_parted() -> None:
+    code = ToolUse("c1", "look", {}, caller=ServerToolCaller("srvtoolu_1"))
+    foreign = AssistantTurn([UnsignedThinking("hm")], Origin(vendor="deepseek"))
+    bedrock = Target("claude-opus-4-8", platform="bedrock")
+    for gone in (AssistantTurn([]), foreign):
+        instructed = conversation([UserTurn("x"), SystemTurn("s"), gone, UserTurn("y")])
+        by_code = conversation(
+            [UserTurn("x"), AssistantTurn([code]), UserTurn([code.result("r")]), gone, UserTurn("more")],
+            tools=[LOOK],
+        )
+        for convo, rule in ((instructed, "sysmsg-before"), (by_code, "ptc-reply-only-results")):
+            assert isinstance(convo, AwaitingModel)
+            first_party = to_request(convo, Target("claude-opus-4-8"))
+            assert judge({**first_party, "max_tokens": 9}) == []
+            assert refused(lambda convo=convo: to_request(convo, bedrock)) == [  # type: ignore[misc]
+                (rule, f"turns[{len(convo.turns) - 1}]")
+            ]

@@ -12,6 +12,7 @@ from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
+from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
 from ..turns import Turn
 from .targets import (
     MAX_MESSAGES,
@@ -86,11 +87,18 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
             last = lasts[index]  # the last turn before this one that was not left out
             takes_empty = platform.blank_text and platform.repeats_roles
             # Behind a system turn an assistant turn must stand, even if nothing in it can be sent.
-            needed = not turn.blocks or (last is not None and log.turns[last].role == "system")
+            # The same holds behind results of calls made by code, with which the next user turn would be joined.
+            parts = last is not None and (log.turns[last].role == "system" or log.states[last + 1].by_code)
+            needed = not turn.blocks or parts
             if not content and not (takes_empty and needed):
                 pieces += (_LEFT_OUT, b"")
                 lasts.append(last)
                 continue
+            if parts and turn.role == "user" and last is not None and last < index - 1:
+                rule = SYSTEM_BEFORE if log.turns[last].role == "system" else PTC_ONLY_RESULTS
+                found = "a user turn behind an assistant turn of which this target gets nothing"
+                fix = "Rewind to before the assistant turn, or send it elsewhere."
+                raise ValidationError([Violation(rule, BUILT.turn(index), found, fix)])
             if last is None:
                 opening = _OPEN[turn.role]
             elif log.states[index + 1].joined or (
@@ -152,7 +160,8 @@ def to_messages(convo: Conversation, target: Target | None = None) -> list[Messa
         target: Decides whose thinking is sent and which turns are joined; None is the Anthropic API.
 
     Raises:
-        ValidationError: `messages-max-100k`.
+        ValidationError: `messages-max-100k`; `sysmsg-before` or `ptc-reply-only-results` where an assistant turn of which
+            the target gets nothing parts what may not be joined.
 
     >>> from convmodel import start
     >>> to_messages(start("Hello."))
