@@ -69,30 +69,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    checking = commands.add_parser("check", help="name every fault of a history")
-    checking.add_argument("file", metavar="FILE")
-    checking.add_argument("--model", help="the model that the history goes to")
-    checking.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
-    checking.add_argument("--platform", choices=PLATFORMS, default="anthropic")
-    checking.add_argument(
-        "--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends"
+    judging = argparse.ArgumentParser(add_help=False)
+    judging.add_argument("file", metavar="FILE")
+    judging.add_argument("--model", help="the model that the history goes to")
+    judging.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
+    judging.add_argument(
+        "--platform", choices=PLATFORMS, default="anthropic", help="where the model is served"
     )
-    checking.add_argument("--json", action="store_true", help="print one JSON object")
-
+    judging.add_argument(
+        "--stage", choices=("hold", "send"), default="hold", help="`send` for a history to be sent as it ends"
+    )
+    judging.add_argument("--json", action="store_true", help="print one JSON object")
+    commands.add_parser("check", parents=[judging], help="name every fault of a history")
     mending = commands.add_parser(
-        "repair", help="mend a history as far as that can be done without inventing anything"
+        "repair", parents=[judging], help="mend a history without inventing anything"
     )
-    mending.add_argument("file", metavar="FILE")
     mending.add_argument(
-        "-o", dest="out", metavar="OUT", help="write the mended history there, in the shape it came in"
+        "-o", dest="out", metavar="OUT", help="write the result there, in the shape it came in"
     )
-    mending.add_argument("--model", help="the model that the history goes to")
-    mending.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
-    mending.add_argument("--platform", choices=PLATFORMS, default="anthropic")
-    mending.add_argument(
-        "--stage", choices=("hold", "send"), default="hold", help="whether it is to be sent as it ends"
-    )
-    mending.add_argument("--json", action="store_true", help="print one JSON object")
 
     explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
     explaining.add_argument("rule", metavar="RULE")

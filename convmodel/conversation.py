@@ -12,7 +12,17 @@ from .fields import FIELD_TYPE, FIELD_VALUE, described
 from .log import BINDING_VERSION, DIGEST_VERSION, Log, Turns
 from .machine import TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
-from .turns import THOUGHTS, AssistantTurn, Origin, Reply, SystemTurn, Turn, UserTurn, unfinished_calls
+from .turns import (
+    THOUGHTS,
+    AssistantTurn,
+    Origin,
+    Reply,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    unfinished_calls,
+    user_blocks,
+)
 
 WRONG_STATE = Rule(
     "conversation-state",
@@ -104,10 +114,10 @@ class _Conversation:
         True
         """
         want = other._log.chain(other._length)
-        self._log.chain(self._length)
-        at = bisect_left(self._log.chains, want.blocks, hi=self._length + 1, key=lambda chain: chain.blocks)
-        while at <= self._length and self._log.chains[at].blocks == want.blocks:
-            if self._log.chains[at].digest == want.digest:
+        chains = self._log.chained(self._length)
+        at = bisect_left(chains, want.blocks, hi=self._length + 1, key=lambda chain: chain.blocks)
+        while at <= self._length and chains[at].blocks == want.blocks:
+            if chains[at].digest == want.digest:
                 return True
             at += 1
         return False
@@ -122,11 +132,8 @@ class _Conversation:
         if mine != theirs:
             return "preamble.system" if mine.system != theirs.system else "preamble.tools"
         shared = min(self._length, other._length)
-        for log in (self._log, other._log):
-            log.chain(shared)
-        at = bisect_left(
-            range(1, shared + 1), True, key=lambda n: self._log.chains[n] != other._log.chains[n]
-        )
+        ours, others = self._log.chained(shared), other._log.chained(shared)
+        at = bisect_left(range(1, shared + 1), True, key=lambda n: ours[n] != others[n])
         for turn in range(at, shared):
             a, b = self._log.turns[turn], other._log.turns[turn]
             if a == b:
@@ -166,11 +173,14 @@ class _Conversation:
         state, faults = step(log.states[length], length, turn, log.ids, BUILT)
         if faults:
             raise ValidationError(faults)
-        with log.lock:
-            if len(log.turns) != length:
-                log = log.prefix(length)
-            log.append(turn, state)
-        return at_length(log, length + 1)
+        claimed = log.lock.acquire(blocking=False)
+        try:
+            own = log if claimed and len(log.turns) == length else log.prefix(length)
+            own.append(turn, state)
+        finally:
+            if claimed:
+                log.lock.release()
+        return at_length(own, length + 1)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -362,16 +372,15 @@ class AwaitingTools(_Conversation):
             raise ValidationError(wrong)
         answered = {each.tool_use_id for each in given}
         missing = [unanswered(call, BUILT) for call in self._state.open if call.block.id not in answered]
+        if not given:
+            raise ValidationError(missing)
         try:
-            more = UserTurn(then).blocks if then != () else ()
-            turn = UserTurn((*given, *more)) if given or more else None
+            turn = UserTurn((*given, *user_blocks(then)))
         except ValidationError as error:
             raise ValidationError([*missing, *error.violations]) from None
-        if turn is None or missing:
-            _, faults = (
-                (self._state, []) if turn is None else step(self._state, self._length, turn, {}, BUILT)
-            )
-            raise ValidationError([*missing, *(fault for fault in faults if fault not in missing)])
+        if missing:  # what else is wrong with the results is said along with it
+            _, faults = step(self._state, self._length, turn, {}, BUILT)
+            raise ValidationError(dict.fromkeys([*missing, *faults]))
         return cast("AwaitingModel", self._then(turn))
 
     def answer_one(self, result: ToolResult) -> "AwaitingTools | AwaitingModel":
@@ -621,7 +630,7 @@ def _kept(
     )
     open_calls = unfinished_calls(blocks[:end])
     if open_calls:
-        end = blocks.index(open_calls[0])
+        end = next(i for i, block in enumerate(blocks) if block is open_calls[0])
     while end and type(blocks[end - 1]) in THOUGHTS:
         end -= 1
     if not end:

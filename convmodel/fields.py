@@ -121,7 +121,8 @@ def matches(rule: Rule, pattern: str, fix: str) -> Check:
     def check(value: str) -> Violation | None:
         if value is None or compiled.fullmatch(value):
             return None
-        shown = quoted(value) if len(value) <= 64 and " " not in value else f"text of {len(value)} characters"
+        is_name = len(value) <= 64 and not any(map(str.isspace, value))  # the rest may be what a tool gave
+        shown = quoted(value) if is_name else f"text of {len(value)} characters"
         return Violation(rule, "", f"{shown} does not match {pattern}", fix)
 
     return check
@@ -159,8 +160,6 @@ class Broken(NamedTuple):
     type: str
     id: str | None = None
     tool_use_id: str | None = None
-    toolset_name: None = None
-    caller: None = None
 
 
 class Reading:
@@ -275,15 +274,19 @@ class Kind:
 
 def described(value: object) -> str:
     """What a value is, without showing it."""
-    names: dict[object, str] = {
-        type(None): "nothing",
-        str: "text",
-        dict: "an object",
-        list: "a list",
-        bool: "a boolean",
-    }
-    names |= {int: "a number", float: "a number", bytes: "bytes"}
-    return names.get(type(value), f"a value of type {type(value).__name__}")
+    return _DESCRIPTIONS.get(type(value)) or f"a value of type {type(value).__name__}"
+
+
+_DESCRIPTIONS: dict[type, str] = {
+    type(None): "nothing",
+    str: "text",
+    dict: "an object",
+    list: "a list",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    bytes: "bytes",
+}
 
 
 _WHOLE = 2**63

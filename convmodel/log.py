@@ -5,9 +5,8 @@ therefore costs what is new, and a thousand conversations that grew from one ano
 """
 
 import hashlib
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from threading import Lock
 from typing import Any, NamedTuple, cast, final, overload
 
 from .declared import stored_bytes
@@ -39,8 +38,9 @@ class Log:
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
-        # Reentrant: a signal handler may move on the conversation that it interrupts.
-        self.lock: AbstractContextManager[Any] = threading.RLock()
+        self.lock: Lock = Lock()
+        """Claimed, never waited for: who does not get it works on a copy. So neither another thread, a signal handler
+        that interrupts its own thread, nor a child process forked in the middle can wait for ever or see half a change."""
         self.turns: list[Turn] = []
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
@@ -61,19 +61,29 @@ class Log:
         log.turns = self.turns[:length]
         log.states = self.states[: length + 1]
         log.chains = self.chains[: length + 1]
-        log.ids = {id: turn for id, turn in self.ids.items() if turn < length}
+        log.ids = {id: turn for id, turn in self.ids.copy().items() if turn < length}
         return log
 
     def chain(self, length: int) -> Chain:
-        """The chain after so many turns, folded on from where it was last asked for."""
-        with self.lock:
-            if not self.chains:
+        """The chain after so many turns."""
+        return self.chained(length)[length]
+
+    def chained(self, length: int) -> list[Chain]:
+        """The chains after 0 to at least so many turns, folded on from where they were last asked for."""
+        if len(self.chains) > length:
+            return self.chains
+        claimed = self.lock.acquire(blocking=False)
+        try:
+            chains = self.chains if claimed else self.chains.copy()
+            if not chains:
                 start = hashlib.sha256(stored_bytes(self.preamble)).digest()
-                self.chains.append(Chain(start, start))
-            while len(self.chains) <= length:
-                at = len(self.chains) - 1
-                self.chains.append(_linked(self.chains[at], at, self.turns[at], self.states[at + 1].joined))
-            return self.chains[length]
+                chains.append(Chain(start, start))
+            for at in range(len(chains) - 1, length):
+                chains.append(_linked(chains[at], at, self.turns[at], self.states[at + 1].joined))
+            return chains
+        finally:
+            if claimed:
+                self.lock.release()
 
 
 def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:

@@ -9,12 +9,24 @@ from types import MappingProxyType
 from .errors import Rule
 
 # By name: the package has a function `conversation`, which hides the module of that name from `from . import`.
-_HOMES = "jsonvalue fields blocks turns preamble markers machine conversation anthropic.targets anthropic.read storage.stored"
+_HOMES = (
+    "jsonvalue",
+    "fields",
+    "blocks",
+    "turns",
+    "preamble",
+    "markers",
+    "machine",
+    "conversation",
+    "anthropic.targets",
+    "anthropic.read",
+    "storage.stored",
+)
 
 
 def _gathered() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for home in _HOMES.split():
+    for home in _HOMES:
         for value in vars(import_module(f"{__package__}.{home}")).values():
             if isinstance(value, Rule):
                 rules.setdefault(value.id, value)

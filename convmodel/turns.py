@@ -235,7 +235,7 @@ def _as_blocks(blocks: Any) -> tuple[Any, ...]:
     return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
 
 
-def _user_blocks(blocks: str | Iterable[str | UserBlock]) -> tuple[UserBlock, ...]:
+def user_blocks(blocks: str | Iterable[str | UserBlock]) -> tuple[UserBlock, ...]:
     return _as_blocks(blocks)
 
 
@@ -340,7 +340,7 @@ class UserTurn(_Turn):
     """
 
     role: ClassVar[Literal["user"]] = "user"
-    blocks: tuple[UserBlock, ...] = attrs.field(converter=_user_blocks)
+    blocks: tuple[UserBlock, ...] = attrs.field(converter=user_blocks)
 
     @property
     def results(self) -> tuple[ToolResult, ...]:

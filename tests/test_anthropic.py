@@ -801,7 +801,7 @@ def test_targets_are_values() -> None:
         ("field-type", "model"),
         ("field-type", "platform"),
     ]
-    assert refused(lambda: Target(model="m", thinking=cast("Any", 5))) == [("json-value", "thinking")]
+    assert refused(lambda: Target(model="m", thinking=cast("Any", 5))) == [("field-type", "thinking")]
 
 
 def test_the_thinking_of_a_target_does_not_change_with_what_it_was_made_of() -> None:

@@ -759,3 +759,31 @@ def test_first_difference_is_none_exactly_for_equal_conversations() -> None:
         assert one != other
         assert one.first_difference(other) is not None
         assert one.first_difference(one) is None
+
+
+@pytest.mark.parametrize("move", ["append", "digest", "extends", "difference", "messages"])
+def test_a_log_that_someone_is_changing_is_neither_waited_for_nor_touched(move: str) -> None:
+    parent = start("hi").assistant("Hello.")
+    same = start("hi").assistant("Hello.")
+    assert isinstance(parent, AwaitingUser)
+    assert isinstance(same, AwaitingUser)
+    log = parent._log
+    before = (len(log.turns), len(log.chains), dict(log.written))
+    log.lock.acquire()  # what a signal handler, another thread or a forked child may find
+    try:
+        match move:
+            case "append":
+                assert parent.user("a").turns[-1] == UserTurn("a")
+            case "digest":
+                assert parent.digest == same.digest
+            case "extends":
+                assert parent.extends(start("hi"))
+            case "difference":
+                assert parent.first_difference(start("ho").assistant("Hello.")) == "turns[0].blocks[0]"
+            case _:
+                assert to_messages(parent) == to_messages(same)
+        assert (len(log.turns), len(log.chains)) == before[:2]
+        assert all(pieces == [] for pieces, _ in log.written.values())
+    finally:
+        log.lock.release()
+    assert parent.user("b").digest == same.user("b").digest

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import attrs
@@ -15,8 +16,8 @@ import attrs
 from ..blocks import Text
 from ..conversation import Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
-from ..fields import FIELD_TYPE, described
-from ..jsonvalue import JsonObject, is_text
+from ..fields import FIELD_TYPE, Json, described
+from ..jsonvalue import JsonObject, freeze, is_text
 from ..machine import Phase, State
 from ..shapes import Tagged
 from ..shapes import faults as shape_faults
@@ -115,6 +116,7 @@ FOREIGN_MODEL = Model("", _ADAPTIVE | _MANUAL, prefill=True)
 _NAME = re.compile(r"claude-(.+?)(?:[-@]20\d{6})?(?:-v\d+(?::\d+)?)?(?:@.*|:.*)?$")
 
 
+@lru_cache(maxsize=128)
 def model_facts(model: str, platform: Platform) -> Model:
     """The row of `MODELS` that a model name belongs to."""
     if platform.vendor != "anthropic":
@@ -124,8 +126,12 @@ def model_facts(model: str, platform: Platform) -> Model:
     return next((row for row in MODELS if re.fullmatch(row.pattern, name)), NEWEST)
 
 
+def _frozen(thinking: ThinkingConfigParam | None) -> JsonObject | None:
+    return None if thinking is None else freeze(cast("Any", thinking))
+
+
 @final
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Target:
     """Where a payload goes. A value: two are equal when they say the same.
 
@@ -135,17 +141,16 @@ class Target:
         platform: One of `PLATFORMS`: `anthropic`, `bedrock`, `bedrock_converse`, `vertex`, `foundry`, …
 
     Raises:
-        ValidationError: `field-type` for a model that is no text or an unknown platform.
+        ValidationError: `field-type` for a model that is no short text, an unknown platform or a configuration that is no
+            object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration.
 
     >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
     'anthropic'
     """
 
     model: str
-    _thinking: ThinkingConfigParam | None = attrs.field(default=None, alias="thinking")
+    _thinking: JsonObject | None = attrs.field(default=None, alias="thinking", converter=_frozen)
     platform: str = "anthropic"
-    _frozen_thinking: JsonObject | None = attrs.field(init=False, repr=False)
-    _model_facts: Model = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         violations: list[Violation] = []
@@ -156,27 +161,18 @@ class Target:
         if type(self.platform) is not str or self.platform not in PLATFORMS:
             fix = f"Use one of {', '.join(PLATFORMS)}."
             violations.append(Violation(FIELD_TYPE, "platform", f"the platform {quoted(self.platform)}", fix))
-        thinking: JsonObject | None = None
-        if self._thinking is not None:
-            try:
-                thinking = JsonObject(cast("Any", self._thinking))
-                violations.extend(shape_faults(thinking.thaw(), _THINKING, "thinking"))
-            except ValidationError as error:
-                violations.extend(fault.under("thinking") for fault in error.violations)
+        if type(self._thinking) is JsonObject:
+            violations.extend(shape_faults(self._thinking.thaw(), _THINKING, "thinking"))
+        elif self._thinking is not None:
+            violations.extend(fault.under("thinking") for fault in Json().faults(self._thinking, FIELD_TYPE))
         if violations:
             raise ValidationError(violations)
-        object.__setattr__(self, "_frozen_thinking", thinking)
-        object.__setattr__(self, "_thinking", thinking)
-        object.__setattr__(self, "_model_facts", model_facts(self.model, PLATFORMS[self.platform]))
 
     @property
     def thinking(self) -> ThinkingConfigParam | None:
         """The thinking configuration, as a fresh dict."""
-        return (
-            None
-            if self._frozen_thinking is None
-            else cast("ThinkingConfigParam", self._frozen_thinking.thaw())
-        )
+        given = self._thinking
+        return None if given is None else cast("ThinkingConfigParam", given.thaw())
 
     @property
     def facts(self) -> Platform:
@@ -186,7 +182,7 @@ class Target:
     @property
     def model_facts(self) -> Model:
         """What is known of the model."""
-        return self._model_facts
+        return model_facts(self.model, self.facts)
 
     @property
     def vendor(self) -> str:
@@ -194,25 +190,9 @@ class Target:
         return self.facts.vendor
 
     @property
-    def thinking_json(self) -> JsonObject | None:
-        """The thinking configuration as it was given."""
-        return self._frozen_thinking
-
-    @property
     def thinking_type(self) -> str | None:
         """`enabled`, `adaptive`, `disabled`, …; None if none is written."""
-        return (
-            None if self._frozen_thinking is None else cast("str | None", self._frozen_thinking.get("type"))
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not Target:
-            return NotImplemented
-        mine = (self.model, self.platform, self._frozen_thinking)
-        return mine == (other.model, other.platform, other._frozen_thinking)
-
-    def __hash__(self) -> int:
-        return hash((self.model, self.platform, self._frozen_thinking))
+        return None if self._thinking is None else cast("str | None", self._thinking.get("type"))
 
 
 # ---------------------------------------------------------------- rules

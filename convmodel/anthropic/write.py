@@ -12,6 +12,7 @@ from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, described
 from ..jsonvalue import JsonObject
+from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
 from ..turns import Turn
 from .targets import (
@@ -19,6 +20,7 @@ from .targets import (
     MESSAGES_MAX,
     MESSAGES_NONEMPTY,
     PLATFORMS,
+    Platform,
     Target,
     judged,
     sent_places,
@@ -79,37 +81,51 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
     """
     platform = target.facts if target is not None else PLATFORMS["anthropic"]
     log, length = convo._log, len(convo.turns)
-    with log.lock:
-        pieces, lasts = log.written.setdefault(platform, ([], [None]))
-        for index in range(len(pieces) // 2, length):
-            turn = log.turns[index]
-            content = _content(turn, platform.vendor)
-            last = lasts[index]  # the last turn before this one that was not left out
-            takes_empty = platform.blank_text and platform.repeats_roles
-            # Behind a system turn an assistant turn must stand, even if nothing in it can be sent.
-            # The same holds behind results of calls made by code, with which the next user turn would be joined.
-            parts = last is not None and (log.turns[last].role == "system" or log.states[last + 1].by_code)
-            needed = not turn.blocks or parts
-            if not content and not (takes_empty and needed):
-                pieces += (_LEFT_OUT, b"")
-                lasts.append(last)
-                continue
-            if parts and turn.role == "user" and last is not None and last < index - 1:
-                rule = SYSTEM_BEFORE if log.turns[last].role == "system" else PTC_ONLY_RESULTS
-                found = "a user turn behind an assistant turn of which this target gets nothing"
-                fix = "Rewind to before the assistant turn, or send it elsewhere."
-                raise ValidationError([Violation(rule, BUILT.turn(index), found, fix)])
-            if last is None:
-                opening = _OPEN[turn.role]
-            elif log.states[index + 1].joined or (
-                not platform.repeats_roles and log.turns[last].role == turn.role
-            ):
-                opening = _JOIN
-            else:
-                opening = _NEXT[turn.role]
-            pieces += (opening, content)
-            lasts.append(index)
-        return pieces[: 2 * length]  # a copy, since another thread may go on writing
+    pieces, lasts = log.written.setdefault(platform, ([], [None]))
+    claimed = log.lock.acquire(blocking=False)
+    try:
+        if not claimed:  # someone is writing into them
+            lasts = lasts.copy()
+            pieces = pieces[: 2 * len(lasts) - 2]
+        _write_on(log, platform, pieces, lasts, length)
+        return pieces[: 2 * length]
+    finally:
+        if claimed:
+            log.lock.release()
+
+
+def _write_on(
+    log: Log, platform: Platform, pieces: list[bytes], lasts: list[int | None], length: int
+) -> None:
+    """Add the pieces of the turns that have none yet, and for each the last turn up to it that is not left out."""
+    for index in range(len(pieces) // 2, length):
+        turn = log.turns[index]
+        content = _content(turn, platform.vendor)
+        last = lasts[index]  # the last turn before this one that was not left out
+        takes_empty = platform.blank_text and platform.repeats_roles
+        # Behind a system turn an assistant turn must stand, even if nothing in it can be sent.
+        # The same holds behind results of calls made by code, with which the next user turn would be joined.
+        parts = last is not None and (log.turns[last].role == "system" or log.states[last + 1].by_code)
+        needed = not turn.blocks or parts
+        if not content and not (takes_empty and needed):
+            pieces += (_LEFT_OUT, b"")
+            lasts.append(last)
+            continue
+        if parts and turn.role == "user" and last is not None and last < index - 1:
+            rule = SYSTEM_BEFORE if log.turns[last].role == "system" else PTC_ONLY_RESULTS
+            found = "a user turn behind an assistant turn of which this target gets nothing"
+            fix = "Rewind to before the assistant turn, or send it elsewhere."
+            raise ValidationError([Violation(rule, BUILT.turn(index), found, fix)])
+        if last is None:
+            opening = _OPEN[turn.role]
+        elif log.states[index + 1].joined or (
+            not platform.repeats_roles and log.turns[last].role == turn.role
+        ):
+            opening = _JOIN
+        else:
+            opening = _NEXT[turn.role]
+        pieces += (opening, content)
+        lasts.append(index)
 
 
 def _messages_bytes(convo: Conversation, target: Target | None) -> list[bytes]:
@@ -195,8 +211,8 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
         parts["system"] = msgspec.Raw(encode(system))
     if preamble.tools:
         parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
-    if target.thinking_json is not None:
-        parts["thinking"] = target.thinking_json.raw
+    if target._thinking is not None:
+        parts["thinking"] = target._thinking.raw
     if convo.container is not None:
         parts["container"] = msgspec.Raw(encode(convo.container))
     return parts
