@@ -43,6 +43,9 @@ from .errors import Rule, Violation, join
 from .fields import (
     BLOCK_TYPE,
     CACHE_PLACE,
+    CONTENT_TYPE,
+    FIELD_TYPE,
+    REQUIRED_FIELD,
     UNKNOWN_FIELD,
     Either,
     Kind,
@@ -138,6 +141,11 @@ class _Piece:
     @property
     def type(self) -> Any:
         return self.data.get("type")
+
+    @property
+    def cls(self) -> Any:
+        """The class of the block; None for a type that the wire does not know."""
+        return WIRE_BLOCKS.get(self.type) if isinstance(self.type, str) else None
 
 
 class _Message:
@@ -252,6 +260,9 @@ def repair(
         found = check(wire, system=work.system, origins=known, **common)
     if found:
         return Repaired(None, None, work.system, tuple(work.changes), found)
+    wire = msgspec.json.decode(
+        msgspec.json.encode(wire, enc_hook=dict)
+    )  # it shares nothing with what was given
     made = parse(wire, system=work.system, tools=tools, origins=known)
     return Repaired(_marked(made, work), wire, work.system, tuple(work.changes), ())
 
@@ -259,10 +270,7 @@ def repair(
 def _written(work: _Work) -> tuple[list[Any], dict[int, Origin]]:
     wire = [{"role": each.role, "content": [piece.data for piece in each.pieces]} for each in work.messages]
     known = {index: each.origin for index, each in enumerate(work.messages) if each.origin is not None}
-    try:
-        return msgspec.json.decode(msgspec.json.encode(wire)), known
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return wire, known  # `check` says what of it is no JSON
+    return wire, known
 
 
 def _marked(made: Conversation, work: _Work) -> Conversation:
@@ -310,15 +318,19 @@ def _read(work: _Work, messages: object, origins: Mapping[int, Origin]) -> None:
             pieces.append(_Piece({"type": "text", "text": content}, f"{path}.content"))
         elif isinstance(content, (list, tuple)):
             pieces += _pieces(content, f"{path}.content")
+        elif content is not None:
+            work.note(f"{path}.content", CONTENT_TYPE, "dropped", "what is no content")
+        elif not isinstance(data.get("tool_calls"), list):
+            work.note(f"{path}.content", REQUIRED_FIELD, "added")
         if isinstance(data.get("tool_calls"), list):
             work.note(f"{path}.tool_calls", UNKNOWN_FIELD, "rewritten")
             pieces += _openai_calls(data["tool_calls"], f"{path}.tool_calls")
         message = _Message(role, pieces, path, origins.get(index))
         for piece in message.pieces:
-            cls = WIRE_BLOCKS.get(piece.type) if isinstance(piece.type, str) else None
-            if cls is not None:
-                piece.data = _trimmed_value(cls, piece.data, piece.path, work)
-        work.drop(message, lambda piece: piece.type not in WIRE_BLOCKS, BLOCK_TYPE)
+            if piece.cls is not None:
+                piece.data = _trimmed_value(piece.cls, piece.data, piece.path, work)
+                _text_ids(piece, work)
+        work.drop(message, lambda piece: piece.cls is None, BLOCK_TYPE)
         work.messages.append(message)
     work.names = {
         id
@@ -349,6 +361,16 @@ def _pieces(blocks: Any, path: str) -> list[_Piece]:
         data = {"type": "text", "text": raw} if isinstance(raw, str) else mapping(raw)
         made.append(_Piece(thawed(dict(data)) if data is not None else {}, f"{path}[{at}]"))
     return made
+
+
+def _text_ids(piece: _Piece, work: _Work) -> None:
+    """Ids as text: a number means its digits, anything else is as good as no id."""
+    for field in fields_of(piece.cls):
+        id = piece.data.get(field.name, "")
+        if field.name not in ("id", "tool_use_id") or (isinstance(id, str) and field.name in piece.data):
+            continue
+        piece.data[field.name] = str(id) if type(id) is int and abs(id) < 10**60 else ""
+        work.note(join(piece.path, field.name), FIELD_TYPE, "rewritten")
 
 
 def _openai_calls(calls: list[Any], path: str) -> Iterator[_Piece]:
@@ -387,6 +409,7 @@ def _trimmed_value(cls: Any, data: dict[str, Any], path: str, work: _Work) -> di
     for name, field in fields.items():
         if name not in made and field.nullable and not field.optional:
             made[name] = None
+            work.note(join(path, name), field.missing, "added")
     return made
 
 
@@ -475,7 +498,7 @@ def _places(work: _Work) -> None:
     for message in work.messages:
         kept: list[_Piece] = []
         for piece in message.pieces:
-            cls = WIRE_BLOCKS[piece.type]
+            cls = piece.cls
             if message.role in cls.roles:
                 kept.append(piece)
             else:
@@ -723,7 +746,7 @@ def _server_tools(work: _Work) -> None:
         for piece in message.pieces if message.role == "assistant" else ():
             name = piece.data.get("tool_use_id")
             if piece.type == "server_tool_use":
-                if allowed is not None and piece.data.get("name") not in allowed:
+                if allowed is not None and str(piece.data.get("name")) not in allowed:
                     foreign.add(piece.data.get("id"))
                     doomed[id(piece)] = SERVER_TOOL_PLATFORM
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -191,6 +191,33 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
             ],
             id="rows of another provider",
         ),
+        pytest.param(
+            [user("x"), {"role": "assistant"}, user("y")],
+            [user("x"), model(), user("y")],
+            [("messages[1].content", "required-field", "added")],
+            id="a message without content",
+        ),
+        pytest.param(
+            [user("x"), model(call(cast("Any", 7))), user(result(cast("Any", 7)))],
+            [user("x"), model(call("7")), user(result("7"))],
+            [
+                ("messages[1].content[0].id", "field-type", "rewritten"),
+                ("messages[2].content[0].tool_use_id", "field-type", "rewritten"),
+            ],
+            id="ids that are numbers",
+        ),
+        pytest.param(
+            [user("x", {"type": []}), model(call(cast("Any", [])), "y"), user("z", {"type": "tool_result"})],
+            [user("x"), model(call("call"), "y"), user({"type": "tool_result", "tool_use_id": "call"}, "z")],
+            [
+                ("messages[0].content[1]", "block-type-known", "dropped"),
+                ("messages[1].content[0].id", "field-type", "rewritten"),
+                ("messages[2].content[1].tool_use_id", "field-type", "rewritten"),
+                ("messages[1].content[0].id", "tool-use-id-pattern", "renamed"),
+                ("messages[2].content[1]", "tool-result-first", "moved"),
+            ],
+            id="types and ids that are no text: one call and one result are a pair",
+        ),
     ],
 )
 def test_a_broken_history_is_mended(messages: list[Json], mended: list[Json], done: Any) -> None:
@@ -271,3 +298,11 @@ def test_the_command_mends_a_file_in_its_own_shape(
     assert main(["repair", str(body), "-o", str(out)]) == 0
     assert json.loads(out.read_text()) == {"model": "claude-opus-4-8", "tools": [], "messages": [user("x")]}
     assert main(["repair", str(tmp_path / "none.json")]) == 2
+
+
+def test_what_json_cannot_hold_is_not_lost_silently() -> None:
+    made = repair([user("x"), model(call(given={"n": float("nan")})), user(result())])
+    assert made.messages is None
+    assert [(fault.rule.id, fault.path) for fault in made.unrepaired] == [
+        ("json-value", "messages[1].content[0].input.n")
+    ]
