@@ -28,7 +28,7 @@ def view(conversation: Conversation) -> str:
     = AwaitingModel
     """
     data = json.loads(dumps(conversation))
-    lines = [f"{'system':<14}{_block(text)}" for text in data.get("system", ())]
+    lines = [f"{'system':<14}{block_line(text)}" for text in data.get("system", ())]
     lines += [f"{'tool':<14}{_name(tool.get('name'))}" for tool in data.get("tools", ())]
     for index, turn in enumerate(data["turns"]):
         lines += _turn(index, turn["role"], turn["blocks"])
@@ -62,7 +62,7 @@ def view_messages(messages: object) -> str:
 def _turn(index: int, role: str, blocks: list[Any]) -> Iterator[str]:
     head = f"{index} {role}"
     for block in blocks or [None]:
-        yield f"{head:<14}{_block(block)}"
+        yield f"{head:<14}{block_line(block)}"
         head = ""
 
 
@@ -70,7 +70,7 @@ def _name(value: object) -> str:
     return value[:60] if isinstance(value, str) and value.isprintable() else "?"
 
 
-def _block(block: object) -> str:
+def block_line(block: object) -> str:
     if isinstance(block, str):
         return short(block)
     if block is None:

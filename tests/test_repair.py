@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
-from convmodel import AssistantTurn, Origin, ToolResult, UserTurn
-from convmodel.anthropic import Target, parse
+from convmodel import (
+    AssistantTurn,
+    Origin,
+    RedactedThinking,
+    Thinking,
+    ToolResult,
+    UnsignedThinking,
+    UserTurn,
+    ValidationError,
+)
+from convmodel.anthropic import Target, check, parse, to_messages
 from convmodel.cli import main
-from convmodel.repair import Repaired, repair
+from convmodel.repair import Defect, Policy, Repaired, repair
 from convmodel.storage import dumps, loads
 
 Json = dict[str, Any]
@@ -164,7 +173,7 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
         ),
         pytest.param(
             [user("x"), model("y"), {"role": "system", "content": "s"}, user("z")],
-            [user("x"), model("y"), user("z"), {"role": "system", "content": [text("s")]}],
+            [user("x"), model("y"), user("z"), {"role": "system", "content": "s"}],
             [("messages[2]", "sysmsg-after", "moved")],
             id="a system message in the wrong place",
         ),
@@ -238,6 +247,257 @@ def test_a_result_that_was_made_is_marked_in_the_value_and_not_on_the_wire() -> 
     assert answer.results == (ToolResult("a", LOST, is_error=True, synthetic="lost"),)
     assert loads(dumps(made.conversation)) == made.conversation
     assert made.messages[2]["content"][0].keys() == {"type", "tool_use_id", "content", "is_error"}
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "tail", "said"),
+    [
+        ("max_tokens", [user("y")], "not_run"),
+        ("end_turn", [user("y"), model("z"), user("w")], "not_run"),
+        ("tool_use", [user("y")], "interrupted"),
+        ("tool_use", [user("y"), model("z"), user("w")], "lost"),
+    ],
+)
+def test_a_result_that_was_made_says_what_is_known(stop_reason: str, tail: list[Json], said: str) -> None:
+    made = repair([user("x"), model(thought(), call()), *tail], origins={1: Origin(stop_reason=stop_reason)})
+    assert made.conversation is not None
+    assert cast("ToolResult", made.conversation.turns[2].blocks[0]).synthetic == said
+
+
+def test_a_whole_response_among_the_messages_says_where_it_came_from() -> None:
+    answer = {
+        **model("y", call()),
+        "id": "msg_1",
+        "type": "message",
+        "model": "claude-opus-4-8",
+        "stop_reason": "max_tokens",
+        "usage": {},
+    }
+    made = repair([user("x"), answer, user("z")])
+    assert made.messages == [user("x"), model("y"), user("z")]
+    assert made.conversation is not None
+    assert made.conversation.turns[1].origin == Origin(  # type: ignore[union-attr]
+        model="claude-opus-4-8", id="msg_1", stop_reason="max_tokens"
+    )
+
+
+def reasoning(**fields: Any) -> list[Json]:
+    return [user("x"), {"role": "assistant", "content": "y", **fields}, user("z")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"reasoning_content": "hm"}, [UnsignedThinking("hm")]),
+        ({"reasoning": "hm"}, [UnsignedThinking("hm")]),
+        ({"thinking_blocks": [thought()], "reasoning_content": "t"}, [Thinking("t", "sig")]),
+        (
+            {
+                "reasoning": "again",
+                "reasoning_details": [
+                    {"type": "reasoning.text", "text": "a", "index": 0, "format": "anthropic-claude-v1"},
+                    {"type": "reasoning.text", "text": "b", "index": 0, "format": "anthropic-claude-v1"},
+                    {
+                        "type": "reasoning.text",
+                        "signature": "sig",
+                        "index": 0,
+                        "format": "anthropic-claude-v1",
+                    },
+                ],
+            },
+            [UnsignedThinking("a"), UnsignedThinking("b")],
+        ),
+        (
+            {
+                "reasoning_details": [
+                    {
+                        "type": "reasoning.encrypted",
+                        "data": "d",
+                        "index": 0,
+                        "format": "anthropic-claude-v1",
+                    },
+                    {"type": "reasoning.summary", "summary": "s", "index": 1, "format": "openai-v1"},
+                ]
+            },
+            [RedactedThinking("d")],
+        ),
+    ],
+)
+def test_thinking_beside_the_content_is_read_and_only_what_is_signed_is_sent(
+    fields: Json, kept: list[Any]
+) -> None:
+    if "reasoning_details" in fields and len(kept) == 2:
+        kept = [Thinking("ab", "sig")]  # the pieces of one index are one block
+    made = repair(reasoning(**fields))
+    assert made.conversation is not None
+    assert list(made.conversation.turns[1].blocks[:-1]) == kept
+    assert made.messages == to_messages(made.conversation)
+
+
+def test_thinking_of_another_vendor_stays_in_the_conversation() -> None:
+    origins = {1: Origin(vendor="deepseek")}
+    made = repair(
+        [user("x"), model(thought("theirs"), thought(""), "y"), user("z")],
+        origins=origins,
+        target=Target("claude-opus-4-8"),
+    )
+    assert made.messages == [user("x"), model("y"), user("z")]
+    assert [change[:2] for change in changes(made)] == [
+        ("messages[1].content[0]", "third-party-unsigned-thinking"),
+        ("messages[1].content[1]", "third-party-unsigned-thinking"),
+    ]
+    assert made.conversation is not None
+    assert made.conversation.turns[1].blocks[:2] == (Thinking("t", "theirs"), UnsignedThinking("t"))
+    back = to_messages(made.conversation, Target("deepseek-chat", platform="deepseek"))
+    assert [block["type"] for block in cast("Any", back[1]["content"])] == ["thinking", "thinking", "text"]
+
+
+def test_an_untouched_message_comes_back_as_it_was_given() -> None:
+    plain = {"role": "user", "content": "x"}
+    marked = {"role": "assistant", "content": [{**text("y"), "cache_control": {"type": "ephemeral"}}]}
+    made = repair([plain, marked, user(""), user("z")])
+    assert made.messages == [plain, marked, user("z")]
+    assert made.sources == (0, 1, 3)
+
+
+def test_markers_that_are_too_many_are_taken_out() -> None:
+    marked = {**text("y"), "cache_control": {"type": "ephemeral"}}
+    made = repair([user("x"), model(marked, marked, marked, marked, marked), user("z")])
+    assert made.messages == [user("x"), model("y", "y", "y", "y", "y"), user("z")]
+    assert {change.rule.id for change in made.changes} == {"cache-max-4"}
+
+
+def test_a_body_is_read_whole() -> None:
+    made = repair({"system": "s", "messages": [user("x"), user("")]})
+    assert (made.messages, made.system) == ([user("x")], "s")
+    assert repair("3").unrepaired[0].rule == "content-type"
+    assert repair({"messages": 3}).messages is None
+
+
+# ---------------------------------------------------------------- policies
+
+DEFECTS: dict[str, list[Json]] = {
+    "fields": [{**user("x"), "y": 1}],
+    "blocks": [user("x", {"type": "nonsense"})],
+    "values": [user("x"), model(call(given="{}")), user(result())],
+    "ids": [user("x"), model(call("a:b")), user(result("a:b"))],
+    "missing_results": [user("x"), model("m", call()), user("y")],
+    "extra_results": [user(result(), "y")],
+    "order": [user("x"), model(call()), user("y", result())],
+    "cut_calls": [
+        user("x"),
+        {**model("m", call()), "type": "message", "stop_reason": "max_tokens"},
+        user("y"),
+    ],
+    "thinking": [user("x"), model(thought(""), "m"), user("y")],
+    "server_tools": [user("x"), model(SEARCH, "y"), user("z")],
+    "texts": [user("x", "")],
+}
+
+
+@pytest.mark.parametrize(("defect", "action"), [(d, a) for d, each in Policy.actions().items() for a in each])
+def test_each_kind_of_defect_has_a_policy(defect: str, action: str) -> None:
+    messages = DEFECTS[defect]
+    made = repair(messages, policy=Policy(**cast("Any", {defect: action})))
+    if action == "refuse":
+        assert made.messages is None
+        assert made.changes == ()
+        assert made.unrepaired == check(messages)
+        assert {change.defect for change in made.refused} == {defect}
+        return
+    assert made.unrepaired == ()
+    assert made.messages is not None
+    assert check(made.messages) == ()
+    found = {change.defect for change in made.changes}
+    assert found == ({"missing_results", "fields"} if (defect, action) == ("cut_calls", "answer") else found)
+    assert defect in found or action == "answer"
+
+
+def test_a_policy_that_refuses_all_is_a_check() -> None:
+    for messages in DEFECTS.values():
+        made = repair(messages, policy=Policy.refuse_all())
+        assert (made.messages, made.changes, made.unrepaired) == (None, (), check(messages))
+        assert made.refused
+    assert repair([user("x")], policy=Policy.refuse_all()).messages == [user("x")]
+
+
+def test_a_call_without_a_result_is_dropped_if_the_policy_says_so_and_no_signature_stands_beside_it() -> None:
+    drop = Policy(missing_results="drop")
+    made = repair([user("x"), model("m", call()), user("y")], policy=drop)
+    assert made.messages == [user("x"), model("m"), user("y")]
+    signed = repair([user("x"), model(thought(), call()), user("y")], policy=drop)
+    assert signed.messages is not None
+    assert signed.messages[2]["content"][0]["is_error"] is True
+    assert repair([user("x"), model("m", call())], policy=drop).changes == ()
+
+
+def test_a_change_names_its_kind_of_defect_as_the_policy_does() -> None:
+    assert get_args(Defect) == tuple(Policy.actions()) == tuple(DEFECTS)
+
+
+def test_a_policy_says_which_actions_there_are() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Policy(ids=cast("Any", "drop"), order=cast("Any", None))
+    assert [(fault.rule.id, fault.path) for fault in caught.value.violations] == [
+        ("field-value", "ids"),
+        ("field-value", "order"),
+    ]
+
+
+def test_a_change_shows_what_stood_there_without_values() -> None:
+    made = repair(
+        [user("x"), model(call(given='{"password": "hunter2"}')), user(result(said="s3cret"), "", "y")]
+    )
+    shown = [(change.before, change.after) for change in made.changes]
+    assert shown == [("a str", "tool_use a look (password)"), ("''", "")]
+    assert "hunter2" not in repr(made.changes)
+
+
+# ---------------------------------------------------------------- bound thinking
+
+
+@pytest.mark.parametrize(
+    ("messages", "kept"),
+    [
+        # an empty text of the user's was never sent: what stands before the second thought has changed
+        ([user("x"), model(thought("1"), "a"), user("y", ""), model(thought("2"), "b"), user("z")], ["1"]),
+        # the last user turn stands behind all thinking
+        (
+            [user("x"), model(thought("1"), "a"), user("y"), model(thought("2"), "b"), user("z", "")],
+            ["1", "2"],
+        ),
+        # a thought in the middle is lost, so what stands behind it has another prefix
+        (
+            [
+                user("x"),
+                model(thought("1"), "a"),
+                user("y"),
+                model("b", thought("2")),
+                user("z"),
+                model(thought("3"), "c"),
+            ],
+            ["1"],
+        ),
+        # the oldest may go
+        ([user("x"), model("a", thought("1")), user("y"), model(thought("2"), "b")], ["2"]),
+        # a field that only responses have was not there for the service
+        (
+            [user("x"), model({**text("a"), "parsed_output": None}), user("y"), model(thought("2"), "b")],
+            ["2"],
+        ),
+    ],
+)
+def test_a_repair_drops_the_thinking_that_it_voids(messages: list[Json], kept: list[str]) -> None:
+    def signatures(history: Any) -> list[str]:
+        return [b["signature"] for m in history for b in m["content"] if b["type"] == "thinking"]
+
+    made = repair(messages, target=Target("claude-opus-5-5"))
+    assert made.unrepaired == ()
+    assert signatures(made.messages) == kept
+    free = repair(messages, target=Target("claude-opus-4-8"))
+    lost = {"thinking-prefix-bound"}
+    named = [change for change in made.changes if change.rule in lost]
+    assert len(named) == len(signatures(free.messages)) - len(kept)
 
 
 def test_an_open_tail_is_left_at_rest_and_closed_to_be_sent() -> None:

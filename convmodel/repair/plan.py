@@ -1,0 +1,310 @@
+"""What a repair may do, what it did, and the history on its way through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Any, Literal, TypeAlias, cast, final, get_args, get_type_hints
+
+import attrs
+
+from ..anthropic import Target
+from ..anthropic.read import WIRE_BLOCKS
+from ..conversation import CloseReason, Conversation
+from ..errors import Rule, ValidationError, Violation, quoted
+from ..fields import FIELD_VALUE
+from ..turns import Origin
+from ..view import block_line
+
+THOUGHTS = ("thinking", "redacted_thinking")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Policy:
+    """What to do about each kind of defect. `refuse` leaves a history with such a defect as it is.
+
+    Args:
+        fields: Fields, envelopes and rows that requests do not have.
+        blocks: Blocks of unknown types, blocks where they may not stand, and what is no message.
+        values: Inputs that are text, ids that are no text, halves of characters, wrong media types.
+        ids: Ids that are illegal or used twice.
+        missing_results: Calls without a result: `answer` makes an error result that says what is known, `drop` takes
+            the call out, save from a turn with signed thinking, where it is answered.
+        extra_results: Results without a call, and second results.
+        order: Results and system turns in the wrong place.
+        cut_calls: Calls whose input is known to be cut, by the stop reason: `drop` takes them out, save from a turn with
+            signed thinking; `answer` leaves them to `missing_results`.
+        thinking: Thinking that is unsigned, of another vendor, at the end of a turn, or void.
+        server_tools: Calls and results of server tools without each other, or that the platform does not have.
+        texts: Text that says nothing, and turns in which nothing is left.
+
+    Raises:
+        ValidationError: `field-value` for an action that the kind does not have.
+
+    >>> Policy(missing_results="refuse").thinking
+    'drop'
+    """
+
+    fields: Literal["drop", "refuse"] = "drop"
+    blocks: Literal["drop", "refuse"] = "drop"
+    values: Literal["rewrite", "refuse"] = "rewrite"
+    ids: Literal["rename", "refuse"] = "rename"
+    missing_results: Literal["answer", "drop", "refuse"] = "answer"
+    extra_results: Literal["drop", "refuse"] = "drop"
+    order: Literal["move", "refuse"] = "move"
+    cut_calls: Literal["drop", "answer", "refuse"] = "drop"
+    thinking: Literal["drop", "refuse"] = "drop"
+    server_tools: Literal["drop", "refuse"] = "drop"
+    texts: Literal["drop", "refuse"] = "drop"
+
+    def __attrs_post_init__(self) -> None:
+        wrong = [
+            Violation(
+                FIELD_VALUE,
+                name,
+                f"the action {quoted(getattr(self, name))}",
+                f"Use one of {', '.join(actions)}.",
+            )
+            for name, actions in self.actions().items()
+            if getattr(self, name) not in actions
+        ]
+        if wrong:
+            raise ValidationError(wrong)
+
+    @classmethod
+    def actions(cls) -> dict[str, tuple[str, ...]]:
+        """The actions that each kind of defect has, the default first.
+
+        >>> Policy.actions()["cut_calls"]
+        ('drop', 'answer', 'refuse')
+        """
+        return {name: get_args(hint) for name, hint in get_type_hints(cls).items()}
+
+    @classmethod
+    def refuse_all(cls) -> Policy:
+        """A policy under which a repair changes nothing and is a check.
+
+        >>> Policy.refuse_all().order
+        'refuse'
+        """
+        return cls(**cast("Any", dict.fromkeys(cls.actions(), "refuse")))
+
+
+Defect: TypeAlias = Literal[
+    "fields",
+    "blocks",
+    "values",
+    "ids",
+    "missing_results",
+    "extra_results",
+    "order",
+    "cut_calls",
+    "thinking",
+    "server_tools",
+    "texts",
+]
+"""The kinds of defect, by their names in `Policy`."""
+
+
+@final
+@attrs.frozen
+class Change:
+    """One thing that a repair did.
+
+    Args:
+        path: Where it stood in the history that was given.
+        rule: The rule that was broken.
+        kind: What was done: `dropped`, `moved`, `added`, `renamed` or `rewritten`.
+        lost: What is gone, in words; empty if nothing is.
+        defect: The kind of defect, by its name in `Policy`.
+        before: What stood there, as a short line without the values of inputs and results; empty if nothing did.
+        after: What stands there now, in the same form; empty if nothing does.
+    """
+
+    path: str
+    rule: Rule
+    kind: Literal["dropped", "moved", "added", "renamed", "rewritten"]
+    lost: str = ""
+    defect: Defect = attrs.field(default="fields", kw_only=True)
+    before: str = attrs.field(default="", kw_only=True)
+    after: str = attrs.field(default="", kw_only=True)
+
+    @property
+    def severity(self) -> Literal["lossless", "lossy"]:
+        """Whether something was lost."""
+        return "lossy" if self.lost else "lossless"
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.kind}{f' ({self.lost} lost)' if self.lost else ''} [{self.rule}]"
+
+
+@final
+@attrs.frozen
+class Repaired:
+    """What a repair gave.
+
+    Args:
+        conversation: The mended history as a value; None if it was not mended.
+        messages: The same in wire form, as fresh plain dicts; None if it was not mended.
+        system: The system prompt, with what stood in front of the messages; in wire form.
+        changes: What was done, in the order in which it was done; empty for a valid history, and where the policy
+            refused.
+        unrepaired: What is still wrong.
+        refused: The changes that the policy did not allow. If there are any, nothing was changed.
+        sources: For each message of `messages` the index of the given one that it was made from; None if it is new.
+    """
+
+    conversation: Conversation | None
+    messages: list[Any] | None
+    system: Any
+    changes: tuple[Change, ...] = ()
+    unrepaired: tuple[Violation, ...] = ()
+    refused: tuple[Change, ...] = ()
+    sources: tuple[int | None, ...] = ()
+
+
+# ---------------------------------------------------------------- a history on its way
+
+
+class Piece:
+    """A block on its way, and where it stood."""
+
+    __slots__ = ("data", "path", "rewritten", "synthetic", "unsent")
+
+    def __init__(self, data: dict[str, Any], path: str, synthetic: CloseReason | None = None) -> None:
+        self.data, self.path, self.synthetic = data, path, synthetic
+        self.rewritten = False
+        """Whether a pass changed what it says."""
+        self.unsent = False
+        """Whether the conversation keeps it and the wire does not have it: thinking that is not the target's."""
+
+    @property
+    def type(self) -> Any:
+        return self.data.get("type")
+
+    @property
+    def cls(self) -> Any:
+        """The class of the block; None for a type that the wire does not know."""
+        return WIRE_BLOCKS.get(self.type) if isinstance(self.type, str) else None
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether it is thinking that nobody signed."""
+        return self.type == "thinking" and not self.data.get("signature")
+
+    @property
+    def line(self) -> str:
+        """A short line that names the block, without what may be secret in it."""
+        return block_line(self.data)
+
+
+class Message:
+    """A message on its way, and where it stood."""
+
+    __slots__ = ("as_read", "index", "origin", "path", "pieces", "role")
+
+    def __init__(
+        self,
+        role: str,
+        pieces: list[Piece],
+        path: str,
+        index: int | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        self.role, self.pieces, self.path, self.index, self.origin = role, pieces, path, index, origin
+        self.as_read: tuple[Piece, ...] | None = None
+        """The pieces it was read with; None if reading it has left something out or changed it."""
+
+    @property
+    def results(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.type == "tool_result"]
+
+    @property
+    def calls(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.type == "tool_use"]
+
+    @property
+    def signed(self) -> bool:
+        return any(piece.type in THOUGHTS and not piece.unsent for piece in self.pieces)
+
+    @property
+    def untouched(self) -> bool:
+        return self.as_read == tuple(self.pieces) and not any(
+            piece.rewritten or piece.unsent for piece in self.pieces
+        )
+
+
+class Work:
+    """A history on its way through the passes."""
+
+    def __init__(self, target: Target | None, stage: str, system: Any, policy: Policy) -> None:
+        self.messages: list[Message] = []
+        self.changes: list[Change] = []
+        self.target, self.stage, self.system, self.policy = target, stage, system, policy
+        self.names: dict[str, int] = {}
+        """The ids of the history, and how often `fresh` was asked for each."""
+        self.defect: Defect = "fields"
+        """The kind of defect that is being worked on."""
+        self.given: list[Piece] = []
+        """All pieces, as they were read."""
+
+    def note(
+        self,
+        path: str,
+        rule: Rule,
+        kind: Any,
+        lost: str = "",
+        *,
+        before: str = "",
+        after: str = "",
+        defect: Defect | None = None,
+    ) -> None:
+        self.changes.append(
+            Change(path, rule, kind, lost, defect=defect or self.defect, before=before, after=after)
+        )
+
+    def drop(self, message: Message, doomed: Callable[[Piece], bool], rule: Rule, lost: str = "") -> None:
+        """Drop the blocks of a message that a condition names."""
+        kept: list[Piece] = []
+        for piece in message.pieces:
+            if doomed(piece):
+                self.note(piece.path, rule, "dropped", lost or f"a {piece.type} block", before=piece.line)
+            else:
+                kept.append(piece)
+        message.pieces = kept
+
+    def rewrite(
+        self,
+        piece: Piece,
+        path: str,
+        rule: Rule,
+        was: str,
+        *,
+        now: str | None = None,
+        kind: str = "rewritten",
+        lost: str = "",
+    ) -> None:
+        """Note that a piece says something else now than it did."""
+        piece.rewritten = True
+        self.note(path, rule, kind, lost, before=was, after=piece.line if now is None else now)
+
+    def fresh(self, wish: str) -> str:
+        """An id that nothing in the history has."""
+        id, n = wish, self.names.get(wish, 0)
+        while id in self.names:
+            n += 1
+            id = f"{wish}_{n}"
+        self.names[wish] = max(n, 1)
+        self.names.setdefault(id, 1)
+        return id
+
+    def runs(self) -> Iterator[tuple[str, list[Message]]]:
+        """The messages as the API joins them."""
+        for role, run in groupby(self.messages, key=lambda message: message.role):
+            yield role, list(run)
+
+
+def as_data(pieces: Iterable[Piece]) -> list[dict[str, Any]]:
+    """What the wire has of some pieces."""
+    return [piece.data for piece in pieces if not piece.unsent]

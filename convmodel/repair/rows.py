@@ -1,0 +1,259 @@
+"""Rows as agents store them, read as messages: whatever is certainly meant, and a note of everything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any, cast
+
+from ..anthropic.read import ROLE
+from ..declared import SENT
+from ..errors import ValidationError, join, key_name
+from ..fields import (
+    BLOCK_TYPE,
+    CACHE_PLACE,
+    CONTENT_TYPE,
+    FIELD_TYPE,
+    REQUIRED_FIELD,
+    UNKNOWN_FIELD,
+    Either,
+    Kind,
+    Many,
+    Nested,
+    Reading,
+    fields_of,
+    mapping,
+    thawed,
+)
+from ..shapes import Shaped, trimmed
+from ..turns import Origin
+from .plan import THOUGHTS, Message, Piece, Work
+
+ENVELOPE = frozenset(
+    {
+        "id",
+        "type",
+        "model",
+        "stop_reason",
+        "stop_sequence",
+        "stop_details",
+        "usage",
+        "container",
+        "diagnostics",
+    }
+)
+"""What a whole response has beside its role and content; none of it is part of a history."""
+SIDE_THOUGHTS = ("thinking_blocks", "reasoning_details", "reasoning_content", "reasoning")
+SIDE_FIELDS = frozenset({"role", "content", *SIDE_THOUGHTS, "tool_calls", "tool_call_id"})
+"""The fields of a row that are read: `thinking_blocks` of gateways, `reasoning_details` and `reasoning` of OpenRouter,
+`reasoning_content` of DeepSeek and Kimi, the others of OpenAI's chat completions."""
+
+
+def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> None:
+    """Everything that is certainly meant, as messages of blocks that hold input fields only."""
+    for index, row in enumerate(rows):
+        path, noted = f"messages[{index}]", len(work.changes)
+        data = mapping(row)
+        if data is None or not isinstance(data.get("role"), str):
+            work.note(path, UNKNOWN_FIELD, "dropped", "what is no message", defect="blocks")
+            continue
+        role = data["role"]
+        for key in data.keys() - SIDE_FIELDS:
+            lost = f"`{key_name(key)}`" if data[key] is not None and key not in ENVELOPE else ""
+            work.note(join(path, key_name(key)), UNKNOWN_FIELD, "dropped", lost)
+        pieces = _side_thoughts(work, data, path)
+        content = data.get("content")
+        if role == "developer":  # OpenAI's newer name for the party
+            work.note(join(path, "role"), ROLE, "rewritten", before=role, after="system")
+            role = "system"
+        if role == "tool":
+            work.note(path, UNKNOWN_FIELD, "rewritten", before="a `tool` row", after="a result")
+            role = "user"
+            said = content if isinstance(content, (str, list)) else ""
+            result = {"type": "tool_result", "tool_use_id": data.get("tool_call_id"), "content": said}
+            pieces.append(Piece(result, f"{path}.content"))
+        elif isinstance(content, str):
+            if content or not data.get("tool_calls"):
+                pieces.append(Piece({"type": "text", "text": content}, f"{path}.content"))
+        elif isinstance(content, (list, tuple)):
+            pieces += _blocks(work, content, f"{path}.content")
+        elif content is not None:
+            work.note(f"{path}.content", CONTENT_TYPE, "dropped", "what is no content", defect="blocks")
+        elif not isinstance(data.get("tool_calls"), list):
+            work.note(f"{path}.content", REQUIRED_FIELD, "added")
+        if isinstance(data.get("tool_calls"), list):
+            work.note(f"{path}.tool_calls", UNKNOWN_FIELD, "rewritten")
+            pieces += _openai_calls(data["tool_calls"], f"{path}.tool_calls")
+        message = Message(role, pieces, path, index, origins.get(index) or _origin(data))
+        for piece in message.pieces:
+            if piece.cls is not None:
+                piece.data = _trimmed_value(piece.cls, piece.data, piece.path, work)
+                _text_ids(piece, work)
+        work.given += message.pieces
+        work.defect = "blocks"
+        work.drop(message, lambda piece: piece.cls is None, BLOCK_TYPE)
+        work.defect = "fields"
+        message.as_read = tuple(message.pieces) if len(work.changes) == noted else None
+        work.messages.append(message)
+    work.names = {
+        id: 1
+        for piece in work.given
+        for id in (piece.data.get("id"), piece.data.get("tool_use_id"))
+        if isinstance(id, str)
+    }
+
+
+def _origin(data: Mapping[str, Any]) -> Origin | None:
+    """What a whole response says of itself."""
+    if data.get("type") != "message" or data.get("role") != "assistant":
+        return None
+    container = mapping(data.get("container"))
+    said = {name: data.get(name) for name in ("model", "id", "stop_reason")}
+    try:
+        return Origin(**cast("Any", said), container=container.get("id") if container else None)
+    except ValidationError:
+        return None
+
+
+# ---------------------------------------------------------------- thinking beside the content
+
+
+def _side_thoughts(work: Work, data: Mapping[str, Any], path: str) -> list[Piece]:
+    """Thinking that stands in a field of its own. It came before the text; of several fields one says it all."""
+    present = [name for name in SIDE_THOUGHTS if data.get(name)]
+    content = data.get("content")
+    inside = isinstance(content, (list, tuple)) and any(
+        (mapping(block) or {}).get("type") in THOUGHTS for block in content
+    )
+    made: list[Piece] = []
+    for name in present:
+        where, value = f"{path}.{name}", data[name]
+        if made or inside:
+            work.note(where, UNKNOWN_FIELD, "dropped")  # it says again what stands there already
+            continue
+        if isinstance(value, str):
+            made = [Piece({"type": "thinking", "thinking": value, "signature": ""}, where)]
+        elif isinstance(value, list) and name == "thinking_blocks":
+            made = _blocks(work, value, where)
+        elif isinstance(value, list):
+            made = list(_details(work, value, where))
+        work.note(where, UNKNOWN_FIELD, "moved" if made else "dropped", "" if made else f"`{name}`")
+    return made
+
+
+def _details(work: Work, details: list[Any], path: str) -> Iterator[Piece]:
+    """OpenRouter's `reasoning_details`. Pieces of one index are one block: its texts joined, its last signature."""
+    rows = [(at, mapping(each) or {}) for at, each in enumerate(details)]
+    for (kind, index), group in groupby(rows, key=lambda row: (row[1].get("type"), row[1].get("index"))):
+        same = list(group)
+        parts = [[row] for row in same] if index is None else [same]
+        for part in parts:
+            where, first = f"{path}[{part[0][0]}]", part[0][1]
+            ours = str(first.get("format") or "").startswith("anthropic")
+            signatures = [row["signature"] for _, row in part if isinstance(row.get("signature"), str)]
+            if kind == "reasoning.text":
+                text = "".join(row["text"] for _, row in part if isinstance(row.get("text"), str))
+                signature = signatures[-1] if ours and signatures else ""
+                yield Piece({"type": "thinking", "thinking": text, "signature": signature}, where)
+            elif kind == "reasoning.encrypted" and ours and isinstance(first.get("data"), str):
+                yield Piece({"type": "redacted_thinking", "data": first["data"]}, where)
+            else:
+                work.note(where, UNKNOWN_FIELD, "dropped", "reasoning that only its issuer can read")
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def _blocks(work: Work, blocks: Any, path: str) -> list[Piece]:
+    made: list[Piece] = []
+    for at, raw in enumerate(blocks):
+        data = {"type": "text", "text": raw} if isinstance(raw, str) else mapping(raw)
+        block = thawed(dict(data)) if data is not None else {}
+        if isinstance(raw, str):
+            work.note(f"{path}[{at}]", BLOCK_TYPE, "rewritten", after="text")
+        if block.get("type") == "image_url":
+            block = _openai_image(work, block, f"{path}[{at}]")
+        made.append(Piece(block, f"{path}[{at}]"))
+    return made
+
+
+def _openai_image(work: Work, block: dict[str, Any], path: str) -> dict[str, Any]:
+    url = (mapping(block.get("image_url")) or {}).get("url")
+    if not isinstance(url, str):
+        return block
+    data = re.fullmatch(r"data:([\w/+.-]+);base64,(.*)", url, re.DOTALL)
+    source = (
+        {"type": "base64", "media_type": data[1], "data": data[2]} if data else {"type": "url", "url": url}
+    )
+    work.note(path, BLOCK_TYPE, "rewritten", before="image_url", after="image")
+    return {"type": "image", "source": source}
+
+
+def _openai_calls(calls: list[Any], path: str) -> Iterator[Piece]:
+    for at, call in enumerate(calls):
+        data = mapping(call) or {}
+        function = mapping(data.get("function")) or {}
+        given = {
+            "type": "tool_use",
+            "id": data.get("id"),
+            "name": function.get("name"),
+            "input": function.get("arguments") or {},
+        }
+        yield Piece(given, f"{path}[{at}]")
+
+
+def _text_ids(piece: Piece, work: Work) -> None:
+    """Ids as text: a number means its digits, anything else is as good as no id."""
+    for field in fields_of(piece.cls):
+        id = piece.data.get(field.name, "")
+        if field.name not in ("id", "tool_use_id") or (isinstance(id, str) and field.name in piece.data):
+            continue
+        piece.data[field.name] = str(id) if type(id) is int and abs(id) < 10**60 else ""
+        work.note(join(piece.path, field.name), FIELD_TYPE, "rewritten", defect="values")
+
+
+def _trimmed_value(cls: Any, data: dict[str, Any], path: str, work: Work) -> dict[str, Any]:
+    """A declared value's data with the fields that requests have; what is left out is noted."""
+    fields = {field.name: field for field in fields_of(cls) if field.flow in SENT}
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        field = fields.get(name)
+        if name == "type":
+            made[name] = value
+        elif name == "cache_control":
+            if cls.admits_marker and isinstance(value, dict):
+                made[name] = value
+            else:
+                work.note(join(path, name), CACHE_PLACE, "dropped")
+        elif field is None:
+            lost = "" if value is None or name in ("index", "parsed_output") else f"`{key_name(name)}`"
+            work.note(join(path, key_name(name)), UNKNOWN_FIELD, "dropped", lost)
+        elif value is not None or (field.nullable and not field.optional):
+            made[name] = _trimmed(field.kind, value, join(path, name), work)
+        elif name not in cls.nullable_on_wire and field.optional:
+            work.note(join(path, name), field.wrong, "dropped")
+        elif not field.optional:
+            made[name] = None
+    for name, field in fields.items():
+        if name not in made and field.nullable and not field.optional:
+            made[name] = None
+            work.note(join(path, name), field.missing, "added")
+    return made
+
+
+def _trimmed(kind: Kind, value: Any, path: str, work: Work) -> Any:
+    if isinstance(kind, Either):
+        return _trimmed(kind.many if isinstance(value, list) else kind.one, value, path, work)
+    if isinstance(kind, Many) and isinstance(value, list):
+        return [_trimmed(kind.item, item, f"{path}[{at}]", work) for at, item in enumerate(value)]
+    if isinstance(kind, Shaped):
+        reading = Reading(SENT, lenient=True)
+        made = trimmed(value, kind.holds, reading, path)
+        for fault in reading.dropped:
+            work.note(fault.path, fault.rule, "dropped", "a field")
+        return made
+    if isinstance(kind, Nested) and isinstance(value, dict):
+        cls = kind.by_type.get(str(value.get("type"))) if kind.by_type else kind.classes[0]
+        return value if cls is None else _trimmed_value(cls, value, path, work)
+    return value
