@@ -52,6 +52,7 @@ from convmodel.anthropic import (
     from_message,
     message_map,
     parse,
+    to_beta_request,
     to_body,
     to_messages,
     to_request,
@@ -861,6 +862,81 @@ def test_thinking_bound_to_another_prefix_is_refused_where_the_model_checks(mode
         assert refused(lambda: to_request(moved, target)) == [("thinking-prefix-bound", "turns[1].blocks[0]")]
     else:
         to_request(moved, target)
+
+
+BETA = "thinking-binding-controls-2026-08-01"
+DROPPING = Target(model="claude-opus-5-5", thinking={"type": "adaptive"}, on_stale="drop_block")
+BOUND = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+
+
+def spliced() -> AwaitingModel:
+    """A conversation whose thinking answered something else."""
+    turn = AssistantTurn([THOUGHT, Text("a")], Origin(prefix=start("hi").binding))
+    made = conversation([UserTurn("hello"), turn, UserTurn("more")])
+    assert isinstance(made, AwaitingModel)
+    return made
+
+
+def test_a_target_that_lets_the_service_drop_stale_thinking_refuses_none(client: Clients) -> None:
+    convo = spliced()
+    refusing = Target(model="claude-opus-5-5", thinking={"type": "adaptive"})
+    assert refused(lambda: to_request(convo, refusing)) == [("thinking-prefix-bound", "turns[1].blocks[0]")]
+    assert (refusing.betas, refusing.headers) == ((), {})
+    assert (DROPPING.betas, DROPPING.headers) == ((BETA,), {"anthropic-beta": BETA})
+    assert DROPPING.thinking == {"type": "adaptive"}
+    with MessagesServer([[text("a")]] * 3) as server:
+        stable = client(server)
+        stable.messages.create(max_tokens=64, **to_request(convo, DROPPING))
+        stable.beta.messages.create(max_tokens=64, **to_beta_request(convo, DROPPING))
+        stable.post(
+            "/v1/messages",
+            cast_to=Message,
+            content=to_body(convo, DROPPING, max_tokens=64),
+            options={"headers": DROPPING.headers},
+        )
+        first, *rest = server.requests
+    assert first["thinking"] == BOUND
+    assert rest == [first] * 2
+
+
+def test_a_request_without_a_beta_names_none() -> None:
+    convo = start("hi")
+    assert to_request(convo, TARGET) == to_beta_request(convo, TARGET)
+    assert to_request(convo, TARGET).keys() == {"model", "messages", "thinking"}
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}, {"type": "between_tools"}])
+def test_only_a_thinking_configuration_that_has_block_binding_lets_the_service_drop(thinking: Any) -> None:
+    assert refused(lambda: Target(model="m", thinking=thinking, on_stale="drop_block")) == [
+        ("field-value", "on_stale")
+    ]
+
+
+def test_on_stale_has_two_values() -> None:
+    for value, rule in (("ignore", "field-value"), (None, "field-type"), (["refuse"], "field-type")):
+        assert refused(lambda value=value: Target(model="m", on_stale=cast("Any", value))) == [  # type: ignore[misc]
+            (rule, "on_stale")
+        ]
+    with pytest.raises(TypeError):
+        cast("Any", Target)("m", None, "anthropic", "refuse")
+
+
+def test_the_double_takes_block_binding_with_its_beta_alone(client: Clients) -> None:
+    request = to_beta_request(start("hi"), DROPPING)
+    del request["betas"]
+    body = {**request, "max_tokens": 9}
+    extra = "thinking.adaptive.block_binding: Extra inputs are not permitted"
+    assert [(fault.rule, fault.message) for fault in judge(body)] == [("block-binding-param", extra)]
+    assert judge(body, betas=[BETA]) == judge(body, betas=["another", BETA]) == []
+    with MessagesServer([[text("a")]]) as server:
+        with pytest.raises(anthropic.BadRequestError, match="block_binding: Extra inputs are not permitted"):
+            client(server).beta.messages.create(max_tokens=9, **request)
+        request["betas"] = ["another", BETA]
+        client(server).beta.messages.create(max_tokens=9, **request)
+    off = {"type": "disabled", "block_binding": {}}
+    wrong = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "ignore"}}
+    for config in (off, wrong):
+        assert judge({**body, "thinking": config}, betas=[BETA])
 
 
 def test_a_turn_that_is_left_out_never_joins_what_it_parted() -> None:

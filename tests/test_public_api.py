@@ -18,6 +18,7 @@ NOT_FINAL = {
     "ConvmodelError": "the base of all errors",
     "ValidationError": "InvalidReply is one",
     "InvalidReply": "an error, which users may refine",
+    "BetaRequest": "a TypedDict, which cannot be subclassed at run time",
     "Request": "a TypedDict, which cannot be subclassed at run time",
     "ApiError": "the double has a kind of its own",
     "MessagesServer": "users may add what their tests need",

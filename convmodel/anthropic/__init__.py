@@ -2,16 +2,18 @@
 
 from .read import check, from_message, parse
 from .targets import PLATFORMS, Target
-from .write import Request, message_map, to_body, to_messages, to_request
+from .write import BetaRequest, Request, message_map, to_beta_request, to_body, to_messages, to_request
 
 __all__ = [
     "PLATFORMS",
+    "BetaRequest",
     "Request",
     "Target",
     "check",
     "from_message",
     "message_map",
     "parse",
+    "to_beta_request",
     "to_body",
     "to_messages",
     "to_request",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, final
 
 import attrs
 
 from ..blocks import Text
 from ..conversation import Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
-from ..fields import FIELD_TYPE, Json, described
+from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described
 from ..jsonvalue import JsonObject, freeze, is_text
 from ..machine import Phase, State
 from ..shapes import Tagged
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
 
 _THINKING = Tagged(("thinking:enabled", "thinking:adaptive", "thinking:disabled", "thinking:between_tools"))
+
+OnStale: TypeAlias = Literal["refuse", "drop_block"]
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_BINDABLE = ("adaptive", "enabled")
+"""The thinking configurations that have `block_binding`, by the SDK's beta parameters."""
 
 # ---------------------------------------------------------------- facts
 
@@ -139,10 +144,14 @@ class Target:
         model: The model's name, as the platform writes it. An unknown one is taken for the newest family.
         thinking: The thinking configuration, as the SDK's `ThinkingConfigParam`; None writes none.
         platform: One of `PLATFORMS`: `anthropic`, `bedrock`, `bedrock_converse`, `vertex`, `foundry`, …
+        on_stale: What becomes of thinking that is bound to another prefix, where the model checks that: `refuse` raises
+            when the request is written; `drop_block` lets the service leave it out (`block_binding`, a beta). Once used,
+            it has to be sent with all later requests.
 
     Raises:
         ValidationError: `field-type` for a model that is no short text, an unknown platform or a configuration that is no
-            object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration.
+            object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration;
+            `field-value` for another `on_stale`, or for `drop_block` without enabled or adaptive thinking.
 
     >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
     'anthropic'
@@ -151,6 +160,7 @@ class Target:
     model: str
     _thinking: JsonObject | None = attrs.field(default=None, alias="thinking", converter=_frozen)
     platform: str = "anthropic"
+    on_stale: OnStale = attrs.field(default="refuse", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         violations: list[Violation] = []
@@ -165,6 +175,14 @@ class Target:
             violations.extend(shape_faults(self._thinking.thaw(), _THINKING, "thinking"))
         elif self._thinking is not None:
             violations.extend(fault.under("thinking") for fault in Json().faults(self._thinking, FIELD_TYPE))
+        choice = Choice(("refuse", "drop_block"))
+        if not choice.admits(self.on_stale):
+            violations.extend(fault.under("on_stale") for fault in choice.faults(self.on_stale, FIELD_TYPE))
+        elif self.on_stale == "drop_block" and not violations and self.thinking_type not in _BINDABLE:
+            found = f"'drop_block' with thinking {quoted(self.thinking_type)}"
+            violations.append(
+                Violation(FIELD_VALUE, "on_stale", found, "Configure enabled or adaptive thinking.")
+            )
         if violations:
             raise ValidationError(violations)
 
@@ -173,6 +191,27 @@ class Target:
         """The thinking configuration, as a fresh dict."""
         given = self._thinking
         return None if given is None else cast("ThinkingConfigParam", given.thaw())
+
+    @property
+    def betas(self) -> tuple[str, ...]:
+        """The betas that a request to this target uses."""
+        return (_BINDING_BETA,) if self.on_stale == "drop_block" else ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that a request to this target needs; `to_body` cannot say them.
+
+        >>> Target("claude-opus-5-5", {"type": "adaptive"}, on_stale="drop_block").headers
+        {'anthropic-beta': 'thinking-binding-controls-2026-08-01'}
+        """
+        return {"anthropic-beta": ",".join(self.betas)} if self.betas else {}
+
+    @property
+    def _sent_thinking(self) -> JsonObject | None:
+        given = self._thinking
+        if given is None or self.on_stale == "refuse":
+            return given
+        return JsonObject({**given, "block_binding": {"prefix_mismatch_behavior": "drop_block"}})
 
     @property
     def facts(self) -> Platform:
@@ -426,9 +465,10 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
         yield Violation(FIRST_USER, place.turn(0), "an assistant turn first", "Let the user speak first.")
     if history.tools is not None and not history.tools and "client-tools" in state.traits:
         yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
-    if target.model_facts.prefix_bound and (stale := history.stale()) is not None:
+    binds = target.model_facts.prefix_bound and target.on_stale == "refuse"
+    if binds and (stale := history.stale()) is not None:
         at = next(i for i, block in enumerate(turns[stale].blocks) if type(block) in THOUGHTS)
-        fix = "Restore what stood before it, or drop this and all later thinking."
+        fix = "Restore what stood before it, drop this and all later thinking, or send it with `drop_block`."
         yield Violation(PREFIX_BOUND, place.at(stale, at), "thinking bound to another prefix", fix)
     if thinking == "enabled" and state.loop is not None and state.phase is not Phase.DONE:
         yield from _loop_start(turns, state.loop, target, place)

@@ -28,7 +28,19 @@ from .targets import (
 )
 
 if TYPE_CHECKING:
-    from anthropic.types import MessageParam, TextBlockParam, ThinkingConfigParam, ToolUnionParam
+    from anthropic.types import (
+        AnthropicBetaParam,
+        MessageParam,
+        TextBlockParam,
+        ThinkingConfigParam,
+        ToolUnionParam,
+    )
+    from anthropic.types.beta import (
+        BetaMessageParam,
+        BetaTextBlockParam,
+        BetaThinkingConfigParam,
+        BetaToolUnionParam,
+    )
     from cattrs import Converter
 
 
@@ -44,6 +56,23 @@ class Request(_Required, total=False):
     tools: list[ToolUnionParam]
     thinking: ThinkingConfigParam
     container: str
+    extra_headers: dict[str, str]
+    extra_body: dict[str, object]
+
+
+class _BetaRequired(TypedDict):
+    model: str
+    messages: list[BetaMessageParam]
+
+
+class BetaRequest(_BetaRequired, total=False):
+    """The parameters of `client.beta.messages.create` that a conversation and its target decide."""
+
+    system: str | list[BetaTextBlockParam]
+    tools: list[BetaToolUnionParam]
+    thinking: BetaThinkingConfigParam
+    container: str
+    betas: list[AnthropicBetaParam]
 
 
 _UNSIGNED = {"unsigned_thinking": "thinking"}
@@ -211,8 +240,8 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
         parts["system"] = msgspec.Raw(encode(system))
     if preamble.tools:
         parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
-    if target._thinking is not None:
-        parts["thinking"] = target._thinking.raw
+    if (thinking := target._sent_thinking) is not None:
+        parts["thinking"] = thinking.raw
     if convo.container is not None:
         parts["container"] = msgspec.Raw(encode(convo.container))
     return parts
@@ -229,7 +258,8 @@ def to_request(convo: AwaitingModel, target: Target) -> Request:
         target: Where it goes.
 
     Returns:
-        Fresh plain dicts: `model`, `messages`, and where they are set `system`, `tools`, `thinking`, `container`.
+        Fresh plain dicts: `model`, `messages`, and where they are set `system`, `tools`, `thinking`, `container`. A target
+        that uses a beta adds `extra_headers`, and `extra_body` with what only the beta's parameters have.
 
     Raises:
         ValidationError: Every rule of the target that the history breaks.
@@ -238,14 +268,48 @@ def to_request(convo: AwaitingModel, target: Target) -> Request:
     >>> list(to_request(start("Hello.", system="Be brief."), Target(model="claude-opus-4-8")))
     ['model', 'system', 'messages']
     """
+    request = _decoded(convo, target)
+    if target.betas:
+        # The client lets `extra_body` replace a parameter of the same name; the stable `thinking` has no `block_binding`.
+        beyond = {"extra_headers": target.headers, "extra_body": {"thinking": request["thinking"]}}
+        request |= {"thinking": target.thinking, **beyond}
+    return cast("Request", request)
+
+
+def to_beta_request(convo: AwaitingModel, target: Target) -> BetaRequest:
+    """The parameters of `client.beta.messages.create` that the conversation and the target decide.
+
+    Args:
+        convo: A conversation that awaits the model.
+        target: Where it goes.
+
+    Returns:
+        As `to_request`, in the types of the SDK's beta parameters: the betas that the target uses are in `betas`.
+
+    Raises:
+        ValidationError: Every rule of the target that the history breaks.
+
+    >>> from convmodel import start
+    >>> target = Target("claude-opus-5-5", {"type": "adaptive"}, on_stale="drop_block")
+    >>> to_beta_request(start("Hello."), target)["betas"]
+    ['thinking-binding-controls-2026-08-01']
+    """
+    request = _decoded(convo, target)
+    if target.betas:
+        request["betas"] = list(target.betas)
+    return cast("BetaRequest", request)
+
+
+def _decoded(convo: AwaitingModel, target: Target) -> dict[str, Any]:
     request = {key: msgspec.json.decode(part) for key, part in _fields(convo, target).items()}
-    return cast("Request", {**request, "messages": to_messages(convo, target)})
+    return {**request, "messages": to_messages(convo, target)}
 
 
 def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
     """The whole request body as bytes; what earlier requests wrote of the turns is written no second time.
 
-    Send it with `client.post("/v1/messages", cast_to=Message, content=body)`.
+    Send it with `client.post("/v1/messages", cast_to=Message, content=body)`, and `options={"headers": target.headers}`
+    where the target uses a beta.
 
     Args:
         convo: A conversation that awaits the model.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast, final
 from .schema import shape_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Fault", "judge"]
 
@@ -38,13 +38,13 @@ class Fault:
     message: str
 
 
-def judge(body: object, *, platform: str = "anthropic") -> list[Fault]:
+def judge(body: object, *, platform: str = "anthropic", betas: Iterable[str] = ()) -> list[Fault]:
     """Return the faults for which the API would refuse `body`, none if it would take it.
 
     `body` is the decoded JSON of a request to `/v1/messages`; any other value is judged too, and nothing is
     raised. `platform` says where the request goes: "anthropic", "bedrock", "bedrock_converse", "vertex" and
-    so on. The first fault is the one the API would print. A body of the wrong shape has one fault; the other
-    rules need its shape.
+    so on; `betas` are those that its header names. The first fault is the one the API would
+    print. A body of the wrong shape has one fault; the other rules need its shape.
 
     >>> body = {"model": "claude-opus-5", "max_tokens": 9, "messages": [{"role": "user", "content": ""}]}
     >>> judge(body)
@@ -57,7 +57,7 @@ def judge(body: object, *, platform: str = "anthropic") -> list[Fault]:
         return [_not_json(f"no low surrogate in string: line 1 column {error.start + 1}")]
     except (ValueError, TypeError, RecursionError) as error:
         return [_not_json(str(error))]
-    if shape := shape_fault(body):
+    if shape := shape_fault(body, frozenset(betas)):
         return [Fault(*shape)]
     request = _Request(cast("Json", body), platform)
     return [fault for theme in _THEMES for fault in theme(request)]

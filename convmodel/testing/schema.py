@@ -66,6 +66,9 @@ _NULLABLE = {("ToolResultBlockParam", "content")}
 # Arguments of `messages.create` that the SDK sends as headers.
 _HEADERS = ("user_profile_id", "workspace_id")
 
+# Parameters that take more when the header names a beta, with their type among the SDK's beta types.
+_WIDENED = {"thinking-binding-controls-2026-08-01": ("thinking", "BetaThinkingConfigParam")}
+
 # Rule of an ill-shaped place: the failed keyword, a pattern for the path, the rule. The first row that fits
 # counts.
 _RULES = tuple(
@@ -74,6 +77,7 @@ _RULES = tuple(
         ("additionalProperties", r"\.(redacted_)?thinking\.cache_control$", "cache-not-on-thinking"),
         ("additionalProperties", r"\.citations\.\d+\.\w+\.cache_control$", "cache-not-on-citations"),
         ("additionalProperties", r"^messages\.\d+\.clear_at$", "sysmsg-clear-at"),
+        ("additionalProperties", r"^thinking\.\w+\.block_binding$", "block-binding-param"),
         ("additionalProperties", r"^(temperature|top_p|top_k)$", "sampling-params"),
         ("additionalProperties", r"", "unknown-field-rejected"),
         ("", r"\.thinking\.(thinking|signature)$", "thinking-fields"),
@@ -104,15 +108,16 @@ class ShapeFault(NamedTuple):
     message: str
 
 
-def shape_fault(body: Value) -> ShapeFault | None:
+def shape_fault(body: Value, betas: frozenset[str] = frozenset()) -> ShapeFault | None:
     """Return the first departure of `body` from the request schema, worded as the API words it, or None.
 
-    `body` is any plain Python value, meant to be the decoded body of a request. Nothing is raised.
+    `body` is any plain Python value, meant to be the decoded body of a request; `betas` are those that its header
+    names. Nothing is raised.
 
     >>> shape_fault({"model": "claude-opus-5", "max_tokens": 9, "messages": "hi"})
     ShapeFault(rule='field-type', message='messages: Input should be a valid list')
     """
-    error = next(_validator().iter_errors(body), None)
+    error = next(_validator(betas.intersection(_WIDENED)).iter_errors(body), None)
     if error is None:
         return None
     path = ".".join(map(str, error.absolute_path))
@@ -124,8 +129,10 @@ def shape_fault(body: Value) -> ShapeFault | None:
 
 
 @cache
-def request_schema() -> Schema:
+def request_schema(betas: frozenset[str] = frozenset()) -> Schema:
     """Return the JSON Schema (draft 2020-12) of a request body, made from the installed `anthropic` package.
+
+    `betas` are those whose parameters the schema takes, of the ones that this module knows.
 
     Objects are closed, except free JSON such as the input of a tool call. A union of tagged objects is a
     `oneOf` with a `discriminator` beside it: the key of the tag, and for each tag the index of its branch.
@@ -134,10 +141,14 @@ def request_schema() -> Schema:
     >>> request_schema()["properties"]["max_tokens"]
     {'type': 'integer'}
     """
+    from anthropic.types import beta
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
     schema = _schema(MessageCreateParamsNonStreaming)
     own = {key: value for key, value in schema["properties"].items() if key not in _HEADERS}
+    for name in betas:
+        key, kind = _WIDENED[name]
+        own[key] = _schema(getattr(beta, kind))
     # Streaming is a matter of transport: the same request is judged alike with and without.
     return {**schema, "properties": {**own, "stream": {"type": "boolean"}}}
 
@@ -152,7 +163,7 @@ def block_types() -> frozenset[str]:
 
 
 @cache
-def _validator() -> Validator:
+def _validator(betas: frozenset[str]) -> Validator:
     from jsonschema import Draft202012Validator, validators
 
     keywords: Schema = {
@@ -167,7 +178,7 @@ def _validator() -> Validator:
     cls = cast("Any", validators).create(
         base.META_SCHEMA, {**base.VALIDATORS, **keywords}, type_checker=base.TYPE_CHECKER
     )
-    validator: Validator = cls(request_schema())
+    validator: Validator = cls(request_schema(betas))
     return validator
 
 

@@ -139,8 +139,8 @@ class MessagesServer:
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(_SECONDS_TO_END)
 
-    def _answer(self, raw: bytes) -> Json | ApiError:
-        """The response to the body of one request that came to the right address with a key."""
+    def _answer(self, raw: bytes, betas: Sequence[str]) -> Json | ApiError:
+        """The response to the body of one request that came to the right address with a key, and to its betas."""
         with self._lock:
             self._bodies.append(raw)
         if len(raw) > _MAX_BODY.get(self._platform, 32 * _MEGABYTE):
@@ -151,7 +151,7 @@ class MessagesServer:
             return ApiError(400, "invalid_request_error", f"The request body is not valid JSON: {error}")
         with self._lock:
             self._requests.append(raw)
-        if faults := judge(self._without_own(body), platform=self._platform):
+        if faults := judge(self._without_own(body), platform=self._platform, betas=betas):
             return ApiError(400, "invalid_request_error", faults[0].message)
         if body.get("stream"):
             return ApiError(400, "invalid_request_error", "stream: this local double does not stream yet")
@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
     def __init__(
         self,
         live: dict[threading.Thread, socket.socket],
-        answer: Callable[[bytes], Json | ApiError],
+        answer: Callable[[bytes, Sequence[str]], Json | ApiError],
         request: socket.socket,
         client_address: tuple[str, int],
         server: BaseServer,
@@ -249,7 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif not (self.headers.get("x-api-key") or self.headers.get("authorization")):
             self._send(ApiError(401, "authentication_error", "x-api-key header is required"))
         else:
-            self._send(self._answer(raw))
+            betas = ",".join(self.headers.get_all("anthropic-beta", []))
+            self._send(self._answer(raw, [beta.strip() for beta in betas.split(",")]))
 
     do_GET = do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815
 

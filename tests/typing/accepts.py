@@ -5,6 +5,7 @@ from typing import Any, assert_never, assert_type
 
 import anthropic
 from anthropic.types import Message, MessageParam, ToolParam
+from anthropic.types.beta import BetaMessage
 
 from convmodel import (
     AssistantBlock,
@@ -44,7 +45,18 @@ from convmodel import (
     empty,
     start,
 )
-from convmodel.anthropic import Request, Target, check, from_message, parse, to_body, to_messages, to_request
+from convmodel.anthropic import (
+    BetaRequest,
+    Request,
+    Target,
+    check,
+    from_message,
+    parse,
+    to_beta_request,
+    to_body,
+    to_messages,
+    to_request,
+)
 
 WEATHER: ToolParam = {"name": "weather", "input_schema": {"type": "object"}}
 
@@ -55,6 +67,11 @@ def weather(city: str) -> str:
 
 def run(call: ToolUse) -> str:
     return weather(**call.input)
+
+
+def a_beta_request(client: anthropic.Anthropic, convo: AwaitingModel, target: Target) -> BetaMessage:
+    assert_type(to_beta_request(convo, target), BetaRequest)
+    return client.beta.messages.create(max_tokens=4096, **to_beta_request(convo, target))
 
 
 def the_loop_of_the_tutorial(client: anthropic.Anthropic) -> str:
