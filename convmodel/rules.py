@@ -20,6 +20,7 @@ _HOMES = (
     "conversation",
     "anthropic.targets",
     "anthropic.read",
+    "anthropic.faults",
     "storage.stored",
 )
 

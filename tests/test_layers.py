@@ -29,7 +29,7 @@ ORDER = (
     ("log",),
     ("conversation",),
     ("anthropic.targets",),
-    ("anthropic.write", "anthropic.read"),
+    ("anthropic.write", "anthropic.read", "anthropic.faults"),
     ("anthropic",),
     ("storage.stored",),
     ("storage",),
@@ -39,6 +39,7 @@ ORDER = (
     ("repair.rows", "repair.passes"),
     ("repair.mend",),
     ("repair",),
+    ("recovery",),
     ("cli",),
     ("__main__",),
 )
