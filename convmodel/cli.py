@@ -1,4 +1,4 @@
-"""The command line: check a history, repair it, explain a rule, show a history.
+"""The command line: check a history, repair it, say what an error means, explain a rule, show a history.
 
 FILE is a JSON array of messages, a request body with `messages`, JSON lines with one message a line, or a conversation
 as `convmodel.storage.dumps` wrote it; `-` is standard input. Exit codes: 0 valid, 1 violations found, 2 unreadable
@@ -22,6 +22,7 @@ from .anthropic.targets import judged, tail_faults, target_faults
 from .conversation import Conversation
 from .errors import BUILT, ConvmodelError, ValidationError, Violation
 from .jsonvalue import decode
+from .recovery import diagnose
 from .repair import repair
 from .rules import RULES
 from .storage import loads
@@ -88,6 +89,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "-o", dest="out", metavar="OUT", help="write the result there, in the shape it came in"
     )
 
+    diagnosing = commands.add_parser("diagnose", help="say what an error of the API means, and what helps")
+    diagnosing.add_argument("file", metavar="ERROR", help="the body of the error, or its text")
+    diagnosing.add_argument("--history", required=True, metavar="FILE", help="what was sent")
+    diagnosing.add_argument("--model", help="the model that it was sent to")
+    diagnosing.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")
+    diagnosing.add_argument(
+        "--platform", choices=PLATFORMS, default="anthropic", help="where the model is served"
+    )
+    diagnosing.add_argument("--json", action="store_true", help="print one JSON object")
+
     explaining = commands.add_parser("explain", help="say what a rule demands and where it comes from")
     explaining.add_argument("rule", metavar="RULE")
 
@@ -117,6 +128,8 @@ def _run(args: argparse.Namespace) -> int:
     text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
     if args.command == "show":
         return _show(text)
+    if args.command == "diagnose":
+        return _diagnose(args, text)
     return _check(args, text) if args.command == "check" else _repair(args, text)
 
 
@@ -244,6 +257,32 @@ def _write(path: Path, history: History, messages: list[Any], system: Any) -> No
     beside = path.with_name(path.name + ".part")
     beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def _diagnose(args: argparse.Namespace, error: bytes) -> int:
+    data = Path(args.history).read_bytes()
+    history = read_history(data)
+    try:
+        stored = "convmodel" in history.body
+        sent = loads(data) if stored else {**history.body, "messages": history.messages}
+        found = diagnose(error, sent, _request(args, {} if stored else history.body)["target"])
+    except ValidationError as wrong:
+        raise UnreadableError(str(wrong)) from None
+    if args.json:
+        made = found.apply() if found.recoverable else None
+        row = {
+            "rule": found.rule,
+            "path": found.path,
+            "recoverable": found.recoverable,
+            "plan": found.plan,
+            "says": found.says,
+            "done": made and made.done,
+            "voided": made and made.voided,
+        }
+        print(json.dumps(row))
+    else:
+        print(found)
+    return 0 if found.recoverable else 1
 
 
 def _explain(name: str) -> int:

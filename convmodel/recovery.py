@@ -304,6 +304,10 @@ def _without(turn: AssistantTurn, doomed: set[int]) -> AssistantTurn:
     return attrs.evolve(turn, blocks=kept)
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s are' if count != 1 else ' is'}"
+
+
 def _strip(case: _Case, turn: int, block: int) -> Mended | None:
     turns, voided = _stripped(case.turns, turn, block)
     if not voided:
@@ -314,7 +318,7 @@ def _strip(case: _Case, turn: int, block: int) -> Mended | None:
         target = _without_manual(
             target
         )  # a loop that has lost its thinking cannot go on with manual thinking
-    made = case.made(turns, f"{len(voided)} thinking blocks are taken out.", target=target)
+    made = case.made(turns, f"{_counted(len(voided), 'thinking block')} taken out.", target=target)
     return None if made is None else attrs.evolve(made, voided=voided)
 
 
@@ -368,7 +372,7 @@ def _re_pair(case: _Case) -> Mended | None:
     convo = case.conversation
     if case.repaired is not None and case.repaired.changes:
         count = len(case.repaired.changes)
-        return case.made(case.turns, f"The history is repaired, with {count} changes.")
+        return case.made(case.turns, f"The history is repaired: {_counted(count, 'change')} made.")
     if isinstance(convo, AwaitingTools):
         closed = convo.close("interrupted")
         return case.made(list(closed.turns), "Open calls are answered with errors.")

@@ -1,4 +1,4 @@
-"""The catalogue: every rule that convmodel enforces, gathered from the modules that hold the checks."""
+"""The catalogue: every rule that convmodel knows, gathered from the modules that hold the checks."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def _gathered() -> dict[str, Rule]:
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(_gathered())
-"""All rules by id. Iterating gives the ids."""
+"""All rules by id: those that are checked, and those that only errors of the API name. Iterating gives the ids."""

@@ -32,13 +32,15 @@ from convmodel import (
     conversation,
     start,
 )
+from convmodel.anthropic.faults import FAULTS, ONLY_IN_ERRORS
 from convmodel.blocks import BLOCKS
 from convmodel.conversation import RECEIVED, STATE_OF, TABLE
 from convmodel.fields import Either, Kind, Many, Nested, Value, fields_of
+from convmodel.recovery import PLANS
 from convmodel.shapes import ROWS
 
 DOCS = Path(__file__).parent
-PAGES = ("states.md", "reference/rules.md", "reference/blocks.md")
+PAGES = ("states.md", "reference/rules.md", "reference/blocks.md", "reference/recovery.md")
 
 # ---------------------------------------------------------------- states
 
@@ -147,7 +149,25 @@ def rules() -> Iterator[str]:
         yield f"- Source: {rule.source}."
         if rule.error:
             yield f"- The API says: `` {rule.error} ``"
+        if rule in ONLY_IN_ERRORS:
+            yield "- Nothing checks it beforehand; [recovery](recovery.md) knows the error."
         yield ""
+
+
+def faults() -> Iterator[str]:
+    """What errors mean."""
+    yield "| text | rule | plan | meaning |\n|---|---|---|---|"
+    for fault in FAULTS:
+        pattern = fault.pattern.replace("|", "\\|")
+        rule = link(fault.rule, "rules.md") if fault.rule is not None else ""
+        plan = f"`{fault.plan}`" if fault.plan else "none"
+        yield f"| `` {pattern} `` | {rule} | {plan} | {fault.says} |"
+
+
+def plans() -> Iterator[str]:
+    """What each plan does."""
+    for name, plan in PLANS.items():
+        yield f"- `{name}`: {' '.join((plan.__doc__ or '').split())}"
 
 
 # ---------------------------------------------------------------- blocks
@@ -250,6 +270,8 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "rules": rules,
     "blocks": blocks,
     "shapes": shapes,
+    "faults": faults,
+    "plans": plans,
 }
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import convmodel
 from convmodel import RULES
+from convmodel.anthropic.faults import ONLY_IN_ERRORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -115,7 +116,7 @@ def test_rules_that_the_pages_name_exist(page: Path) -> None:
     assert [id for id in named if id not in RULES] == []
 
 
-def test_what_is_called_not_covered_has_no_rule() -> None:
+def test_what_is_called_not_covered_is_not_checked() -> None:
     page = (ROOT / "docs" / "not-covered.md").read_text("utf-8")
     heads = [
         re.split(r":|\.? holds", item)[0]
@@ -124,7 +125,7 @@ def test_what_is_called_not_covered_has_no_rule() -> None:
     named = [id for head in heads for id in re.findall(r"`([a-z0-9-]+)`", head)]
 
     assert len(named) > 60
-    assert [id for id in named if id in RULES] == []
+    assert [id for id in named if id in RULES and id not in ONLY_IN_ERRORS] == []
 
 
 def test_docstrings_name_rules_that_exist() -> None:

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import anthropic
@@ -40,7 +41,9 @@ from convmodel import (
 )
 from convmodel.anthropic import Target, to_messages, to_request
 from convmodel.anthropic.faults import FAULTS, fault_of
+from convmodel.cli import main
 from convmodel.recovery import PLANS, Diagnosis, arecover, diagnose, recover
+from convmodel.storage import dumps
 from convmodel.testing import ApiError, MessagesServer
 
 Json = dict[str, Any]
@@ -735,3 +738,21 @@ def test_hostile_errors_are_read(error: object) -> None:
 
 def test_rules_that_only_errors_name_are_in_the_catalogue() -> None:
     assert all(fault.rule is None or RULES[fault.rule] is fault.rule for fault in FAULTS)
+
+
+def test_the_command_says_what_an_error_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history, error = tmp_path / "history.json", tmp_path / "error.json"
+    history.write_text(dumps(LOOP))
+    error.write_text(json.dumps(in_body("messages.5.content.0: Invalid `signature` in `thinking` block")))
+    assert main(["diagnose", str(error), "--history", str(history), "--model", "claude-opus-4-8"]) == 0
+    assert capsys.readouterr().out == (
+        "turns[5].blocks[0]: The service does not accept a signature. 1 thinking block is taken out. "
+        "[thinking-signature-valid]\n"
+    )
+    assert main(["diagnose", str(error), "--history", str(history), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["plan"], shown["voided"]) == ("strip_thinking", ["turns[5].blocks[0]"])
+    error.write_text("Overloaded")
+    history.write_text(json.dumps([{"role": "user", "content": "x"}]))
+    assert main(["diagnose", str(error), "--history", str(history)]) == 1
+    assert main(["diagnose", str(error), "--history", str(tmp_path / "none")]) == 2

@@ -196,6 +196,34 @@ FALLBACK_CREDIT = Rule(
     "fallback_credit_token: invalid or malformed",
 )
 
+ONLY_IN_ERRORS: frozenset[Rule] = frozenset(
+    {
+        LATEST_FROZEN,
+        BLOCK_BINDING,
+        LOOP_THINKING,
+        CONTAINER_REQUIRED,
+        ADVISOR_BETA,
+        ENCRYPTED_VERBATIM,
+        CLEAR_AT,
+        IMAGE_BYTES,
+        IMAGE_DIMS,
+        IMAGE_MANY_DIMS,
+        IMAGE_COUNT,
+        PDF_VALID,
+        FILE_TYPE,
+        REQUEST_BYTES,
+        CONTEXT_WINDOW,
+        TOOL_CHOICE,
+        SAMPLING,
+        THINKING_BUDGET,
+        TOOL_REFERENCE_RESOLVES,
+        COMPACTION_VERBATIM,
+        THREAD_SHAPE,
+        FALLBACK_CREDIT,
+    }
+)
+"""Rules that nothing checks before a request is sent; the errors of the API name them."""
+
 # ---------------------------------------------------------------- what helps
 
 Plan: TypeAlias = Literal[
