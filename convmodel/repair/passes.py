@@ -207,9 +207,9 @@ def _rename(
     first = calls[0][1]
     copies = [(message, piece) for message, piece in calls[1:] if piece.data == first.data]
     if len(copies) == len(calls) - 1 and len(results) < len(calls):
-        for message, copy in copies:
-            message.pieces = [each for each in message.pieces if each is not copy]
+        for _, copy in copies:
             work.note(copy.path, ID_UNIQUE, "dropped", "a copy", before=copy.line)
+        _take_out(copies)
         calls = calls[:1]
     for n, (_, piece) in enumerate(calls):
         if _legal(id) and id not in seen:
@@ -226,6 +226,13 @@ def _rename(
         if n < len(results) or len(results) == 1 == len(calls):
             result = results[min(n, len(results) - 1)]
             result.data["tool_use_id"], result.rewritten = new, True
+
+
+def _take_out(doomed: list[tuple[Message, Piece]]) -> None:
+    """Take pieces out of their messages."""
+    gone = {id(piece) for _, piece in doomed}
+    for message in {id(message): message for message, _ in doomed}.values():
+        message.pieces = [piece for piece in message.pieces if id(piece) not in gone]
 
 
 def _pairs(work: Work) -> None:
@@ -526,11 +533,14 @@ def _drop_empty(work: Work, message: Message) -> None:
 def _drop_last_thoughts(work: Work, message: Message) -> None:
     """Thinking at the end of a turn, which no turn may end with; unsigned thinking does not count as one."""
     kept = [piece for piece in message.pieces if not piece.unsigned] if message.role == "assistant" else []
+    doomed: set[int] = set()
     while kept and kept[-1].type in THOUGHTS:
         last = kept.pop()
-        message.pieces = [piece for piece in message.pieces if piece is not last]
+        doomed.add(id(last))
         lost = "a thought that was cut off"
         work.note(last.path, THINKING_NOT_LAST, "dropped", lost, before=last.line, defect="thinking")
+    if doomed:
+        message.pieces = [piece for piece in message.pieces if id(piece) not in doomed]
 
 
 def _may_be_empty(work: Work) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -47,6 +48,60 @@ def edited(draw: st.DrawFn) -> list[Json]:
     for _ in range(draw(st.sampled_from([1, 1, 2]))):
         draw(st.sampled_from([_of_messages, _of_blocks, _of_blocks, _of_keys, _of_keys]))(draw, messages)
     return messages
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> list[Json]:
+    """A valid history after what happens to histories: trimmed, converted, merged, stored by other code."""
+    messages = cast("list[Json]", to_messages(draw(sendable_conversations(opaque=False))))
+    for _ in range(draw(st.integers(1, 4))):
+        draw(st.sampled_from([_of_messages, _of_blocks, _of_all, _of_all]))(draw, messages)
+    return messages
+
+
+def _of_all(draw: st.DrawFn, messages: list[Json]) -> None:
+    """Do to the whole history what other code does to it."""
+    blocks = [
+        block
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for block in message["content"]
+        if isinstance(block, dict)
+    ]
+    match draw(
+        st.sampled_from(["head", "tail", "unsign", "rename", "foreign", "inputs", "split", "envelope"])
+    ):
+        case "head":
+            del messages[: draw(st.integers(0, len(messages)))]
+        case "tail":
+            del messages[draw(st.integers(0, len(messages))) :]
+        case "unsign":
+            for block in blocks:
+                if "signature" in block:
+                    block["signature"] = ""
+        case "rename":  # on one side, or on both
+            keys = draw(st.sampled_from([("id",), ("tool_use_id",), ("id", "tool_use_id")]))
+            for block in blocks:
+                for key in keys:
+                    if isinstance(block.get(key), str) and block.get("type") in ("tool_use", "tool_result"):
+                        block[key] = f"functions.{block[key]}:0"
+        case "foreign":
+            for block in blocks:
+                block[draw(st.sampled_from(["parsed_output", "index", "citations", "caller"]))] = None
+        case "inputs":
+            for block in blocks:
+                if isinstance(block.get("input"), dict) and block.get("type") == "tool_use":
+                    block["input"] = json.dumps(block["input"])[: draw(st.integers(0, 40))]
+        case "split":
+            messages[:] = [
+                {"role": message["role"], "content": [block]}
+                for message in messages
+                for block in (message["content"] if isinstance(message.get("content"), list) else [])
+            ]
+        case _:
+            for message in messages:
+                if message.get("role") == "assistant":
+                    message.update({"type": "message", "id": "msg_1", "stop_reason": "end_turn", "usage": {}})
 
 
 def _of_messages(draw: st.DrawFn, messages: list[Json]) -> None:
