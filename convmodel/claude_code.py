@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast, final
+from typing import Any, final
 
 import attrs
 
@@ -80,6 +80,11 @@ class Session:
         """What the envelopes say of where messages came from."""
         found = ((at, self._origin(group)) for at, group in enumerate(self.groups))
         return {at: origin for at, origin in found if origin is not None}
+
+    @property
+    def homes(self) -> list[tuple[int, ...]]:
+        """For each message the records that its blocks stand in."""
+        return [tuple(at for at in group for _ in self._blocks(at)) or group for group in self.groups]
 
     def _message(self, group: tuple[int, ...]) -> dict[str, Any]:
         inner = [self.rows[at]["message"] for at in group]

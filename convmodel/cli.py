@@ -262,19 +262,13 @@ def _print_plan(result: Repaired, left: tuple[Violation, ...], history: History)
 
 
 def _line(path: str, history: History) -> str:
-    """The line of a session file on which a message begins, for people."""
-    number = _number(path, history)
+    number = history.line(path)
     return f" (line {number})" if number else ""
-
-
-def _number(path: str, history: History) -> int | None:
-    index = path.removeprefix("messages[").partition("]")[0]
-    return history.lines[int(index)] if history.lines and index.isdecimal() else None
 
 
 def _violation_row(fault: Violation, history: History) -> dict[str, Any]:
     row = {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix}
-    return row | ({"line": _number(fault.path, history)} if history.lines else {})
+    return row | ({"line": history.line(fault.path)} if history.lines else {})
 
 
 def _change_row(change: Change, history: History) -> dict[str, Any]:
@@ -288,7 +282,7 @@ def _change_row(change: Change, history: History) -> dict[str, Any]:
         "before": change.before,
         "after": change.after,
     }
-    return row | ({"line": _number(change.path, history)} if history.lines else {})
+    return row | ({"line": history.line(change.path)} if history.lines else {})
 
 
 def _policy(args: argparse.Namespace) -> Policy:

@@ -7,6 +7,7 @@ Claude Code, or a conversation as `convmodel.storage.dumps` wrote it, which is o
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class History:
         body: The object around them: a request body or a stored conversation; empty for other forms.
         faults: What its text alone shows to be wrong.
         origins: What the file says of where messages came from.
-        lines: The line on which each message of a session file begins; empty for other forms.
+        lines: For each message of a session file the lines on which its blocks stand; empty for other forms.
         notes: What a reader of the file should know of it.
         spell: How a mended history is written in the same shape.
     """
@@ -50,9 +51,21 @@ class History:
     body: dict[str, Any]
     faults: tuple[Violation, ...] = ()
     origins: dict[int, Origin] = attrs.Factory(dict)
-    lines: tuple[int, ...] = ()
+    lines: tuple[tuple[int, ...], ...] = ()
     notes: tuple[str, ...] = ()
     spell: Callable[[Repaired], str] | None = None
+
+    def line(self, path: str) -> int | None:
+        """The line of a session file on which the block that a path names stands; None for other forms.
+
+        Args:
+            path: The path of a violation or a change.
+        """
+        found = re.match(r"messages\[(\d+)\](?:\.content\[(\d+)\])?", path)
+        if found is None or not self.lines:
+            return None
+        homes = self.lines[int(found[1])]
+        return homes[min(int(found[2] or 0), len(homes) - 1)]
 
     def mended(self, data: bytes, result: Repaired) -> bytes:
         """The bytes of the file with a mended history in it.
@@ -73,7 +86,9 @@ class History:
         except UnreadableError:
             again = None
         if again != result.messages:
-            raise UnwritableError("the file cannot hold the mended history: read again it would be another")
+            raise UnwritableError(
+                "the mended history does not fit into the file: it would be read as another one"
+            )
         return made
 
 
@@ -150,7 +165,7 @@ def _session(
         {},
         tuple(faults),
         session.origins,
-        tuple(numbers[group[0]] for group in session.groups),
+        tuple(tuple(numbers[at] for at in homes) for homes in session.homes),
         tuple(
             f"line {numbers[at]}: {note}"
             for at, note in sorted((*session.notes, *((at, "no JSON; it is left as it is") for at in broken)))
@@ -200,16 +215,16 @@ def _pieces(text: str, spans: Sequence[Span], given: list[Any], result: Repaired
 
 def _body(text: str, body: dict[str, Any], result: Repaired) -> str:
     parts = members(text, text.index("{"))
-    plain, messages = text.isascii(), parts["messages"]
+    messages = parts["messages"]
     edits: list[tuple[Span, str]] = []
     if result.system != body.get("system"):
-        system = spelled(result.system, text, ascii_only=plain)
+        member = spelled({"system": result.system}, text, ascii_only=text.isascii())[1:-1].strip(" \t\r\n")
         if "system" in parts:
-            edits.append(((parts["system"].start, parts["system"].end), system))
+            edits.append(((parts["system"].key, parts["system"].end), member))
         else:
             lead = text[: messages.key]
             space = lead[len(lead.rstrip(" \t\r\n")) :]
-            edits.append(((messages.key, messages.key), f'"system": {system},{space}'))
+            edits.append(((messages.key, messages.key), f"{member},{space}"))
     made = _array(text, messages.start, body["messages"], result)
     edits.append(
         ((messages.start, messages.end), made[messages.start : len(made) - len(text) + messages.end])
