@@ -302,10 +302,12 @@ class _Edit:
             shares[homes[place][0]].append(block)
             place += 1
         linked = [at for at in group if at in self.places]
-        if not any(shares[at] for at in linked):  # the chain would pass by what is left
-            shares = {at: blocks if at == linked[0] else [] for at in group}
+        kept = next((at for at in linked if shares[at]), None)
+        if kept is None:  # the chain would pass by what is left
+            kept = linked[0]
+            shares = {at: blocks if at == kept else [] for at in group}
         for at, share in shares.items():
-            if not share:
+            if not share and at != kept:
                 self.dropped.add(_uuid(self.rows[at]))
             elif share != self.session._blocks(at):
                 self.contents[at] = share
