@@ -1,29 +1,32 @@
 """The command line: check a history, repair it, say what an error means, explain a rule, show a history.
 
-FILE is a JSON array of messages, a request body with `messages`, JSON lines with one message a line, or a conversation
-as `convmodel.storage.dumps` wrote it; `-` is standard input. Exit codes: 0 valid, 1 violations found, 2 unreadable
-input or wrong usage.
+FILE is one of the files that `convmodel.files` reads; `-` is standard input. Exit codes: 0 valid, 1 violations found, 2
+unreadable input or wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
+
+import attrs
 
 from .anthropic import PLATFORMS, Target, check
 from .anthropic.targets import judged, tail_faults, target_faults
 from .conversation import Conversation
-from .errors import BUILT, ConvmodelError, ValidationError, Violation
-from .jsonvalue import decode
+from .errors import BUILT, ValidationError, Violation
+from .files import History, UnreadableError, UnwritableError, back_up, read_history, write
 from .recovery import diagnose
-from .repair import repair
+from .repair import Change, Policy, Repaired, repair
 from .rules import RULES
 from .storage import loads
 from .view import view, view_messages
@@ -33,20 +36,6 @@ THINKING: dict[str, Any] = {
     "enabled": {"type": "enabled", "budget_tokens": 1024},
     "adaptive": {"type": "adaptive"},
 }
-
-
-class UnreadableError(ConvmodelError):
-    """The input is no history in any of the forms that are read."""
-
-
-class History(NamedTuple):
-    """What a file holds, and what its text alone shows to be wrong."""
-
-    messages: Any
-    body: dict[str, Any]
-    faults: tuple[Violation, ...]
-    lines: bool = False
-    """Whether it came as JSON lines."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,8 +74,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     mending = commands.add_parser(
         "repair", parents=[judging], help="mend a history without inventing anything"
     )
+    where = mending.add_mutually_exclusive_group()
+    where.add_argument(
+        "-o", dest="out", metavar="OUT", help="write the result there, in the shape it came in; `-` prints it"
+    )
+    where.add_argument(
+        "--in-place",
+        action="store_true",
+        help="write the result over FILE, and keep what it held as FILE.bak",
+    )
+    mending.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+    kinds = "; ".join(f"{kind}: {', '.join(actions)}" for kind, actions in Policy.actions().items())
     mending.add_argument(
-        "-o", dest="out", metavar="OUT", help="write the result there, in the shape it came in"
+        "--policy",
+        action="append",
+        default=[],
+        metavar="KIND=ACTION",
+        help=f"what to do about a kind of defect, the default first ({kinds}); `refuse` alone is for all kinds",
     )
 
     diagnosing = commands.add_parser("diagnose", help="say what an error of the API means, and what helps")
@@ -119,69 +123,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, UnreadableError) as error:
         print(f"convmodel: {error}", file=sys.stderr)
         return 2
+    except UnwritableError as error:
+        print(f"convmodel: {error}", file=sys.stderr)
+        return 1
     return code
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.command == "explain":
         return _explain(args.rule)
-    text = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-    if args.command == "show":
-        return _show(text)
+    data, found = _read(args.file)
     if args.command == "diagnose":
-        return _diagnose(args, text)
-    return _check(args, text) if args.command == "check" else _repair(args, text)
+        return _diagnose(args, data)
+    history = _history(data)
+    if args.command == "show":
+        return _show(history, data)
+    return _check(args, history, data) if args.command == "check" else _repair(args, history, data, found)
 
 
-def read_history(text: bytes) -> History:
-    """What a file holds.
-
-    Raises:
-        UnreadableError: It is neither JSON nor JSON lines, or holds no messages.
-    """
-    value, faults = decode(text)
-    if value is None and faults:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise UnreadableError(str(faults[0]))
-        messages: list[Any] = []
-        kept: list[Violation] = []
-        for number, line in enumerate(lines):
-            message, wrong = decode(line)
-            if message is None and wrong:
-                raise UnreadableError(f"neither JSON nor JSON lines: line {number + 1}: {wrong[0]}")
-            kept += [fault.under(f"messages[{number}]") for fault in wrong]
-            messages.append(message)
-        return History(messages, {}, tuple(kept), lines=True)
-    if isinstance(value, list):
-        return History(value, {}, tuple(faults))
-    if isinstance(value, dict):
-        data = cast("dict[str, Any]", value)
-        if "messages" in data or "convmodel" in data:
-            return History(data.get("messages"), data, tuple(faults))
-        if "role" in data:  # a file of JSON lines with one line
-            return History([data], {}, tuple(faults), lines=True)
-    raise UnreadableError("no list of messages, no request body with `messages`, no JSON lines")
+def _read(name: str) -> tuple[bytes, os.stat_result]:
+    """What a file holds, and which file it is."""
+    with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as file:
+        return file.read(), os.fstat(file.fileno())
 
 
-def _check(args: argparse.Namespace, text: bytes) -> int:
-    history = read_history(text)
+def _history(data: bytes) -> History:
+    history = read_history(data)
+    for note in history.notes:
+        print(f"convmodel: {note}", file=sys.stderr)
+    return history
+
+
+def _check(args: argparse.Namespace, history: History, data: bytes) -> int:
     if "convmodel" in history.body:
         try:
-            violations = _stored_violations(args, loads(text))
+            violations = _stored_violations(args, loads(data))
         except ValidationError as error:
             violations = error.violations
     else:
         violations = (*history.faults, *_violations(args, history))
     if args.json:
-        rows = [
-            {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix}
-            for fault in violations
-        ]
-        print(json.dumps({"violations": rows}))
+        print(json.dumps({"violations": [_violation_row(fault, history) for fault in violations]}))
     elif violations:
         for fault in violations:
-            print(f"{fault.path or 'input'}\n  {fault.found}\n  {fault.fix}\n  [{fault.rule}]")
+            place = f"{fault.path or 'input'}{_line(fault.path, history)}"
+            print(f"{place}\n  {fault.found}\n  {fault.fix}\n  [{fault.rule}]")
         print(
             f"{len(violations)} violation{'s' * (len(violations) != 1)}; `convmodel explain RULE` says more"
         )
@@ -196,7 +182,8 @@ def _check(args: argparse.Namespace, text: bytes) -> int:
 
 def _violations(args: argparse.Namespace, history: History) -> tuple[Violation, ...]:
     try:
-        return check(history.messages, stage=args.stage, **_request(args, history.body))
+        request = _request(args, history.body)
+        return check(history.messages, origins=history.origins, stage=args.stage, **request)
     except ValidationError as error:  # of the target
         return error.violations
 
@@ -221,47 +208,127 @@ def _request(args: argparse.Namespace, body: dict[str, Any]) -> dict[str, Any]:
     return {"system": body.get("system"), "tools": tools, "target": target}
 
 
-def _repair(args: argparse.Namespace, text: bytes) -> int:
-    history = read_history(text)
+def _repair(args: argparse.Namespace, history: History, data: bytes, found: os.stat_result) -> int:
     if "convmodel" in history.body:
         raise UnreadableError("a stored conversation is valid or damaged; only wire data is repaired")
+    _writable(args, found)
     try:
-        result = repair(history.messages, stage=args.stage, **_request(args, history.body))
-    except ValidationError as error:  # of the target
+        request = _request(args, history.body)
+        result = repair(
+            history.messages, origins=history.origins, stage=args.stage, policy=_policy(args), **request
+        )
+    except ValidationError as error:  # of the target or the policy
         raise UnreadableError(str(error)) from None
-    rows = [
-        {"rule": each.rule.id, "path": each.path, "kind": each.kind, "lost": each.lost}
-        for each in result.changes
-    ]
-    left = [
-        {"rule": each.rule.id, "path": each.path, "found": each.found, "fix": each.fix}
-        for each in result.unrepaired
-    ]
-    if args.json:
-        print(json.dumps({"changes": rows, "violations": left, "messages": result.messages}))
-    else:
-        print("\n".join(map(str, [*result.changes, *result.unrepaired])) or "valid as it is")
-    if result.messages is None:
+    left = (*history.faults, *result.unrepaired)
+    mended = result.messages is not None and not history.faults
+    with contextlib.redirect_stdout(sys.stderr if args.out == "-" else sys.stdout):
+        if args.json:
+            print(
+                json.dumps(
+                    {
+                        "changes": [_change_row(each, history) for each in result.changes],
+                        "refused": [_change_row(each, history) for each in result.refused],
+                        "violations": [_violation_row(each, history) for each in left],
+                        "system": result.system if mended else None,
+                        "messages": result.messages if mended else None,
+                    }
+                )
+            )
+        else:
+            _print_plan(result, left, history)
+    if not mended:
         return 1
-    if args.out:
-        _write(Path(args.out), history, result.messages, result.system)
+    if result.system and not history.body:
+        print(
+            "convmodel: a list of messages has no place for the system prompt; --json shows it",
+            file=sys.stderr,
+        )
+    _write(args, history.mended(data, result), data, found)
     return 0
 
 
-def _write(path: Path, history: History, messages: list[Any], system: Any) -> None:
-    """Write a mended history in the shape in which it came, whole or not at all."""
-    made: Any = messages
-    if "messages" in history.body:
-        made = {**history.body, "messages": messages, **({"system": system} if system else {})}
-    lines = [json.dumps(message) for message in messages] if history.lines else [json.dumps(made)]
-    beside = path.with_name(path.name + ".part")
-    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    beside.replace(path)
+def _print_plan(result: Repaired, left: tuple[Violation, ...], history: History) -> None:
+    for change in result.changes:
+        line = _line(change.path, history)
+        print(f"{change.path}{line}{str(change).removeprefix(change.path)}")
+        if change.before or change.after:
+            print(f"  {change.before or '(nothing)'} -> {change.after or '(nothing)'}")
+    for change in result.refused:
+        print(f"refused: {change} (policy {change.defect}=refuse)")
+    for fault in left:
+        print(fault)
+    if not (result.changes or result.refused or left):
+        print("valid as it is")
+
+
+def _line(path: str, history: History) -> str:
+    number = history.line(path)
+    return f" (line {number})" if number else ""
+
+
+def _violation_row(fault: Violation, history: History) -> dict[str, Any]:
+    row = {"rule": fault.rule.id, "path": fault.path, "found": fault.found, "fix": fault.fix}
+    return row | ({"line": history.line(fault.path)} if history.lines else {})
+
+
+def _change_row(change: Change, history: History) -> dict[str, Any]:
+    row = {
+        "rule": change.rule.id,
+        "path": change.path,
+        "kind": change.kind,
+        "lost": change.lost,
+        "severity": change.severity,
+        "defect": change.defect,
+        "before": change.before,
+        "after": change.after,
+    }
+    return row | ({"line": history.line(change.path)} if history.lines else {})
+
+
+def _policy(args: argparse.Namespace) -> Policy:
+    """The policy of the options; later ones win."""
+    policy = Policy()
+    for option in args.policy:
+        kind, _, action = option.partition("=")
+        if option == "refuse":
+            policy = Policy.refuse_all()
+        elif kind in Policy.actions():
+            policy = attrs.evolve(policy, **{kind: action})
+        else:
+            raise UnreadableError(f"no kind of defect {kind!r}; there are {', '.join(Policy.actions())}")
+    return policy
+
+
+def _writable(args: argparse.Namespace, found: os.stat_result) -> None:
+    """Refuse to write over what is read, under whatever name."""
+    if args.in_place and args.file == "-":
+        raise UnreadableError("--in-place needs a file")
+    if args.out and args.out != "-":
+        out = Path(args.out)
+        if out.exists() and os.path.samestat(out.stat(), found):
+            raise UnreadableError(f"{args.out} is the input; --in-place writes over it, and keeps a backup")
+
+
+def _write(args: argparse.Namespace, made: bytes, data: bytes, found: os.stat_result) -> None:
+    if args.dry_run:
+        return
+    if args.out == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(made)
+    elif args.out:
+        write(Path(args.out), made, stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0o600)
+    elif args.in_place and made != data:
+        path = Path(args.file)
+        if path.read_bytes() != data:  # whoever wrote it goes on writing
+            raise UnreadableError(f"{path} has changed meanwhile; nothing was written")
+        kept = back_up(path, data)
+        write(path, made)
+        print(f"convmodel: {kept} keeps what it held", file=sys.stderr)
 
 
 def _diagnose(args: argparse.Namespace, error: bytes) -> int:
-    data = Path(args.history).read_bytes()
-    history = read_history(data)
+    data, _ = _read(args.history)
+    history = _history(data)
     try:
         stored = "convmodel" in history.body
         sent = loads(data) if stored else {**history.body, "messages": history.messages}
@@ -297,11 +364,10 @@ def _explain(name: str) -> int:
     return 0
 
 
-def _show(text: bytes) -> int:
-    history = read_history(text)
+def _show(history: History, data: bytes) -> int:
     if "convmodel" in history.body:
         try:
-            print(view(loads(text)))
+            print(view(loads(data)))
         except ValidationError as error:
             raise UnreadableError(str(error)) from None
     else:

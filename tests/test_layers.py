@@ -40,6 +40,9 @@ ORDER = (
     ("repair.mend",),
     ("repair",),
     ("recovery",),
+    ("jsontext",),
+    ("claude_code",),
+    ("files",),
     ("cli",),
     ("__main__",),
 )
