@@ -225,7 +225,6 @@ class _History:
         self.reading, self.origins = reading, origins
         self.log = Log(preamble or Preamble())
         self.state = State()
-        self.ids: dict[str, int] = {}
         self.turns: list[Any] = []
 
     def add(self, index: int, raw: object) -> None:
@@ -249,15 +248,12 @@ class _History:
         if turn is None:
             return
         self.turns[index] = turn
-        self.state, faults = step(self.state, index, turn, self.ids, WIRE)
+        self.state, faults = step(self.state, index, turn, self.log.calls, WIRE)
         reading.violations.extend(faults)
-        if role == "assistant":
-            for block in turn.blocks:
-                if block.type == "tool_use" and block.id is not None:
-                    self.ids.setdefault(block.id, index)
         if isinstance(turn, _Draft) or reading.violations:
-            return
-        self.log.append(turn, self.state)
+            self.log.calls.add(index, self.state)
+        else:
+            self.log.append(turn, self.state)
 
     def _turn(self, role: str, data: Mapping[str, Any], path: str, origin: Origin | None) -> Any:
         reading = self.reading
@@ -349,6 +345,7 @@ def _read(
     seen = Judged(
         history.turns,
         history.state,
+        history.log.calls,
         None if tools is None or preamble is None else preamble.tools,
         lambda: history.log.chain(len(messages)).stale if whole else None,
     )
