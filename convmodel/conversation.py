@@ -8,7 +8,7 @@ import attrs
 
 from .blocks import AssistantBlock, Text, ToolResult, ToolUse, UserBlock
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
-from .fields import FIELD_TYPE, FIELD_VALUE, described
+from .fields import FIELD_TYPE, FIELD_VALUE, described, require
 from .log import BINDING_VERSION, DIGEST_VERSION, Log, Turns
 from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
@@ -113,6 +113,7 @@ class _Conversation:
         >>> hello.assistant("Hi.").extends(hello)
         True
         """
+        require(other, _Conversation, "other", "a conversation")
         want = other._log.chain(other._length)
         chains = self._log.chained(self._length)
         at = bisect_left(chains, want.blocks, hi=self._length + 1, key=lambda chain: chain.blocks)
@@ -128,6 +129,7 @@ class _Conversation:
         Returns:
             `preamble.system`, `preamble.tools`, `turns[3]`, `turns[3].origin` or `turns[3].blocks[1]`.
         """
+        require(other, _Conversation, "other", "a conversation")
         mine, theirs = self.preamble, other.preamble
         if mine != theirs:
             return "preamble.system" if mine.system != theirs.system else "preamble.tools"
@@ -153,14 +155,19 @@ class _Conversation:
             length: How many turns to keep, from 0 to all.
 
         Raises:
-            ValueError: There are not so many turns.
+            ValidationError: `field-value` if there are not so many turns.
 
         >>> start("Hello.").assistant("Hi.").rewind(1) == start("Hello.")
         True
         """
         if type(length) is not int or not 0 <= length <= self._length:
-            raise ValueError(
-                f"cannot keep {length!r} of {self._length} turns; pass a number from 0 to {self._length}"
+            fix = f"Pass a number from 0 to {self._length}."
+            raise ValidationError(
+                [
+                    Violation(
+                        FIELD_VALUE, "length", f"cannot keep {quoted(length)} of {self._length} turns", fix
+                    )
+                ]
             )
         return at_length(self._log, length)
 

@@ -285,6 +285,17 @@ def described(value: object) -> str:
     return _DESCRIPTIONS.get(type(value)) or f"a value of type {type(value).__name__}"
 
 
+def require(value: object, classes: type | tuple[type, ...], name: str, expected: str) -> None:
+    """Refuse an argument of another class.
+
+    Raises:
+        ValidationError: `field-type`, with the argument's name as the path.
+    """
+    if not isinstance(value, classes):
+        found = f"{described(value)} where {expected} is due"
+        raise ValidationError([Violation(FIELD_TYPE, name, found, f"Pass {expected}.")])
+
+
 _DESCRIPTIONS: dict[type, str] = {
     type(None): "nothing",
     str: "text",
