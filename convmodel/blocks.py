@@ -35,6 +35,7 @@ from .fields import (
     flow,
     length,
     matches,
+    require,
 )
 from .jsonvalue import JsonObject, freeze
 from .shapes import Shaped
@@ -587,6 +588,8 @@ class Image(Value):
         Raises:
             ValidationError: `image-decodable` if they are no JPEG, PNG, GIF or WebP.
         """
+        require(data, (bytes, bytearray, memoryview), "data", "bytes")
+        data = bytes(data)
         media_type = media_type_of(data)
         if media_type not in IMAGE_TYPES:
             fix = "Pass the bytes of a JPEG, PNG, GIF or WebP image."
@@ -601,7 +604,13 @@ class Image(Value):
             OSError: The file cannot be read.
             ValidationError: `image-decodable` if it is no JPEG, PNG, GIF or WebP.
         """
-        return cls.from_bytes(Path(path).read_bytes())
+        require(path, (str, os.PathLike), "path", "a path")
+        try:
+            data = Path(path).read_bytes()
+        except ValueError:  # a zero character, or what the file system cannot encode
+            found = "text that is no path"
+            raise ValidationError([Violation(FIELD_VALUE, "path", found, "Pass a path.")]) from None
+        return cls.from_bytes(data)
 
     @classmethod
     def from_url(cls, url: str) -> "Image":

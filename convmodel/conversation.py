@@ -8,9 +8,9 @@ import attrs
 
 from .blocks import AssistantBlock, Text, ToolResult, ToolUse, UserBlock
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
-from .fields import FIELD_TYPE, FIELD_VALUE, described
+from .fields import FIELD_TYPE, FIELD_VALUE, described, require
 from .log import BINDING_VERSION, DIGEST_VERSION, Log, Turns
-from .machine import TABLE, Phase, State, step, unanswered
+from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
 from .turns import (
     THOUGHTS,
@@ -75,7 +75,7 @@ class _Conversation:
     @property
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The client calls that wait for a result, in their order."""
-        return tuple(call.block for call in self._state.open)
+        return tuple(call.block for call in self._log.calls.open(self._state, self._length))
 
     @property
     def last_text(self) -> str:
@@ -113,6 +113,7 @@ class _Conversation:
         >>> hello.assistant("Hi.").extends(hello)
         True
         """
+        require(other, _Conversation, "other", "a conversation")
         want = other._log.chain(other._length)
         chains = self._log.chained(self._length)
         at = bisect_left(chains, want.blocks, hi=self._length + 1, key=lambda chain: chain.blocks)
@@ -128,6 +129,7 @@ class _Conversation:
         Returns:
             `preamble.system`, `preamble.tools`, `turns[3]`, `turns[3].origin` or `turns[3].blocks[1]`.
         """
+        require(other, _Conversation, "other", "a conversation")
         mine, theirs = self.preamble, other.preamble
         if mine != theirs:
             return "preamble.system" if mine.system != theirs.system else "preamble.tools"
@@ -153,14 +155,19 @@ class _Conversation:
             length: How many turns to keep, from 0 to all.
 
         Raises:
-            ValueError: There are not so many turns.
+            ValidationError: `field-value` if there are not so many turns.
 
         >>> start("Hello.").assistant("Hi.").rewind(1) == start("Hello.")
         True
         """
         if type(length) is not int or not 0 <= length <= self._length:
-            raise ValueError(
-                f"cannot keep {length!r} of {self._length} turns; pass a number from 0 to {self._length}"
+            fix = f"Pass a number from 0 to {self._length}."
+            raise ValidationError(
+                [
+                    Violation(
+                        FIELD_VALUE, "length", f"cannot keep {quoted(length)} of {self._length} turns", fix
+                    )
+                ]
             )
         return at_length(self._log, length)
 
@@ -170,7 +177,7 @@ class _Conversation:
         The log is extended in place where this conversation is its tip, which no other one can see; else it is copied.
         """
         log, length = self._log, self._length
-        state, faults = step(log.states[length], length, turn, log.ids, BUILT)
+        state, faults = step(log.states[length], length, turn, log.calls, BUILT)
         if faults:
             raise ValidationError(faults)
         claimed = log.lock.acquire(blocking=False)
@@ -371,7 +378,9 @@ class AwaitingTools(_Conversation):
         if wrong:
             raise ValidationError(wrong)
         answered = {each.tool_use_id for each in given}
-        missing = [unanswered(call, BUILT) for call in self._state.open if call.block.id not in answered]
+        state, length, calls = self._state, self._length, self._log.calls
+        open_calls = calls.open(state, length)
+        missing = [unanswered(call, BUILT) for call in open_calls if call.block.id not in answered]
         if not given:
             raise ValidationError(missing)
         try:
@@ -379,7 +388,7 @@ class AwaitingTools(_Conversation):
         except ValidationError as error:
             raise ValidationError([*missing, *error.violations]) from None
         if missing:  # what else is wrong with the results is said along with it
-            _, faults = step(self._state, self._length, turn, {}, BUILT)
+            _, faults = step(state, length, turn, calls, BUILT)
             raise ValidationError(dict.fromkeys([*missing, *faults]))
         return cast("AwaitingModel", self._then(turn))
 
@@ -453,7 +462,7 @@ def _folded(preamble: Preamble, turns: Iterable[Turn]) -> Log:
             raise ValidationError(
                 [Violation(FIELD_TYPE, BUILT.turn(i), found, "Pass UserTurn, AssistantTurn or SystemTurn.")]
             )
-        state, wrong = step(log.states[-1], i, turn, log.ids, BUILT)
+        state, wrong = step(log.states[-1], i, turn, log.calls, BUILT)
         faults += wrong
         log.append(turn, state)
     if faults:
@@ -641,7 +650,7 @@ def _kept(
         kept = AssistantTurn(blocks[:end], origin)
     except ValidationError:
         return None
-    _, faults = step(before._state, before._length, kept, before._log.ids, BUILT)
+    _, faults = step(before._state, before._length, kept, before._log.calls, BUILT)
     return None if faults else kept
 
 
@@ -652,12 +661,12 @@ def _renamed(blocks: tuple[AssistantBlock, ...], before: AwaitingModel) -> tuple
     """
     used: set[str] = set()
     counts: dict[str, int] = {}
-    earlier, length = before._log.ids, before._length  # looked up, not copied: other threads may add to it
+    earlier, length = before._log.calls, before._length
     out: list[AssistantBlock] = []
     for block in blocks:
         if type(block) is ToolUse:
             id = block.id
-            while id in used or earlier.get(id, length) < length:
+            while id in used or earlier.last(CLIENT, id, length) is not None:
                 n = counts.get(block.id, 1)
                 counts[block.id] = n = 2 if n == 1 else max(n, length) + 1  # few are taken from there on
                 id = f"{block.id}_{n}"
@@ -672,10 +681,11 @@ def _abandoned(before: AwaitingModel) -> Conversation:
     state, turns = before._state, before.turns
     if state.phase not in (Phase.PAUSED, Phase.OWED) and not state.unfinished:
         return before
-    first = min((call.turn for call in state.unfinished), default=len(turns) - 1)
+    unfinished = before._log.calls.unfinished(state, before._length)
+    first = min((call.turn for call in unfinished), default=len(turns) - 1)
     while first and turns[first - 1].role == "assistant":
         first -= 1
-    gone = {call.block.id for call in state.unfinished}
+    gone = {call.block.id for call in unfinished}
     cut = False
     after = before.rewind(first)
     for turn in turns[first:]:

@@ -232,17 +232,25 @@ def held(value: object) -> Mapping[str, Any] | None:
     return mapping(value)
 
 
-def thawed(value: object, depth: int = MAX_DEPTH) -> Any:
-    """A value in which SDK objects are plain dicts; the rest, and what JSON would be too deep for, is left as it is."""
-    if not depth:
+def thawed(value: object) -> Any:
+    """A value in which SDK objects are plain dicts. What is too deep for JSON, or in itself, is left as it is."""
+    try:
+        return _thawed(value, MAX_DEPTH + 8)  # a history stands some levels above the free JSON in it
+    except RecursionError:
         return value
+
+
+def _thawed(value: object, depth: int) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if not depth:
+        raise RecursionError
     if isinstance(value, (list, tuple)):
-        return [thawed(item, depth - 1) for item in cast("list[object]", value)]
-    if type(value) is dict:
-        return {key: thawed(item, depth - 1) for key, item in cast("dict[str, object]", value).items()}
-    if not isinstance(value, (str, int, float, Mapping)) and (data := mapping(value)) is not None:
-        return {key: thawed(item, depth - 1) for key, item in data.items()}
-    return value
+        return [_thawed(item, depth - 1) for item in cast("list[object]", value)]
+    if type(value) is not dict and isinstance(value, Mapping):
+        return value
+    data = mapping(value)
+    return value if data is None else {key: _thawed(item, depth - 1) for key, item in data.items()}
 
 
 BROKEN: Final = object()
@@ -275,6 +283,17 @@ class Kind:
 def described(value: object) -> str:
     """What a value is, without showing it."""
     return _DESCRIPTIONS.get(type(value)) or f"a value of type {type(value).__name__}"
+
+
+def require(value: object, classes: type | tuple[type, ...], name: str, expected: str) -> None:
+    """Refuse an argument of another class.
+
+    Raises:
+        ValidationError: `field-type`, with the argument's name as the path.
+    """
+    if not isinstance(value, classes):
+        found = f"{described(value)} where {expected} is due"
+        raise ValidationError([Violation(FIELD_TYPE, name, found, f"Pass {expected}.")])
 
 
 _DESCRIPTIONS: dict[type, str] = {

@@ -91,7 +91,9 @@ def plain(value: Any, path: str = "", depth: int = MAX_DEPTH) -> Any:
     if not isinstance(value, (Mapping, list, tuple)):
         raise _refused(path, f"a {type(value).__name__}", "Convert it to what JSON can hold.")
     if not depth:
-        raise _refused("", f"nested more than {MAX_DEPTH} levels deep", "Flatten it, or pass it as text.")
+        raise _refused(
+            "", f"nested more than {MAX_DEPTH} levels deep, or in itself", "Flatten it, or pass it as text."
+        )
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for key, item in value.items():

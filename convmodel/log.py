@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple, cast, final, overload
 
 from .declared import stored_bytes
-from .machine import State
+from .machine import Calls, State
 from .preamble import Preamble
 from .turns import THOUGHTS, AssistantTurn, Turn
 
@@ -34,7 +34,7 @@ BINDING_VERSION = "b1"
 class Log:
     """An append-only list of turns with what was folded from them. A conversation is a length into one."""
 
-    __slots__ = ("chains", "ids", "lock", "preamble", "states", "turns", "written")
+    __slots__ = ("calls", "chains", "lock", "preamble", "states", "turns", "written")
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
@@ -44,16 +44,15 @@ class Log:
         self.turns: list[Turn] = []
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
-        self.ids: dict[str, int] = {}
+        self.calls: Calls = Calls()
         self.written: dict[Any, tuple[list[bytes], list[int | None]]] = {}
         """What writers made of the turns, by what it was made for; see `convmodel.anthropic.write`."""
 
     def append(self, turn: Turn, state: State) -> None:
-        if turn.role == "assistant":
-            for call in turn.calls:
-                self.ids.setdefault(call.id, len(self.turns))
+        # The turn first: if an interrupt stops this half-way, no conversation is the log's tip, and the next move copies.
         self.turns.append(turn)
         self.states.append(state)
+        self.calls.add(len(self.turns) - 1, state)
 
     def prefix(self, length: int) -> "Log":
         """A log of its own for a branch that leaves this one."""
@@ -61,7 +60,8 @@ class Log:
         log.turns = self.turns[:length]
         log.states = self.states[: length + 1]
         log.chains = self.chains[: length + 1]
-        log.ids = {id: turn for id, turn in self.ids.copy().items() if turn < length}
+        for index, state in enumerate(log.states[1:]):
+            log.calls.add(index, state)
         return log
 
     def chain(self, length: int) -> Chain:

@@ -3,8 +3,10 @@
 Nothing outside this module decides whose turn it is. `TABLE` is the machine; `step` folds one turn into the state.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator
 from enum import Enum
+from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .blocks import OpaqueBlock, ServerToolUse, Text, ToolResult, ToolUse
@@ -146,12 +148,21 @@ class Located(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that the next turn's rules need to know of the turns before it."""
+    """All that the next turn's rules need to know of the turns before it, and what the last one did with calls."""
 
     phase: Phase = Phase.EMPTY
-    open: tuple[Located, ...] = ()
-    answered: frozenset[str] = frozenset()
-    unfinished: tuple[Located, ...] = ()
+    made: tuple[Located, ...] = ()
+    """The calls that the last turn has made and left to others to answer."""
+    answered: tuple[Located, ...] = ()
+    """The earlier calls that the last turn has answered."""
+    open: int = 0
+    """How many client calls wait for results."""
+    round: int = 0
+    """The turn from which on client calls may be answered now."""
+    unfinished: int = 0
+    """How many server calls wait for results."""
+    serving: int = 0
+    """The turn from which on server calls may be answered now."""
     served: bool = False
     """The last block is the result of a server tool."""
     joined: bool = False
@@ -163,35 +174,108 @@ class State(NamedTuple):
     by_code: bool = False
     """Calls made by code are answered, and the model has not gone on: until then the user may say nothing else."""
     unsure: bool = False
-    """A call could not be read, so that a result without a call says nothing."""
+    """A call or a result could not be read, so that a result without a call says nothing."""
 
 
-def step(
-    state: State, index: int, turn: Any, ids: Mapping[str, int], place: Place
-) -> tuple[State, list[Violation]]:
+CLIENT, SERVER = "tool_use", "server_tool_use"
+
+
+class Calls:
+    """The calls that turns have made, and the turns that have answered them.
+
+    A state only counts what waits; which calls these are is looked up here. It only grows, and whoever reads it says
+    before which turn and sees nothing behind, so that all states of a log share it and a step costs what is new.
+    """
+
+    __slots__ = ("_answers", "_by_id", "_made")
+
+    def __init__(self) -> None:
+        self._made: list[Located] = []
+        self._by_id: dict[tuple[str, str], list[Located]] = {}
+        self._answers: dict[tuple[int, int], int] = {}
+
+    def add(self, index: int, state: State) -> None:
+        """Take in what the turn did that led to a state."""
+        for call in state.made:
+            self._made.append(call)
+            self._by_id.setdefault((call.block.type, call.block.id), []).append(call)
+        for call in state.answered:
+            self._answers[call.turn, call.at] = index
+
+    def last(self, kind: str, id: str, before: int) -> Located | None:
+        """The last call with an id; server calls may use one again."""
+        same = self._by_id.get((kind, id), ())
+        return next((call for call in reversed(same) if call.turn < before), None)
+
+    def waits(self, call: Located, before: int) -> bool:
+        """Whether no turn has answered a call."""
+        return self._answers.get((call.turn, call.at), before) >= before
+
+    def open(self, state: State, before: int) -> list[Located]:
+        """The client calls that wait for results, in their order."""
+        return self._waiting(CLIENT, state.round, before) if state.open else []
+
+    def unfinished(self, state: State, before: int) -> list[Located]:
+        """The server calls that wait for results, in their order."""
+        return self._waiting(SERVER, state.serving, before) if state.unfinished else []
+
+    def _waiting(self, kind: str, since: int, before: int) -> list[Located]:
+        first = bisect_left(self._made, since, key=lambda call: call.turn)
+        made = takewhile(lambda call: call.turn < before, islice(self._made, first, None))
+        return [call for call in made if call.block.type == kind and self.waits(call, before)]
+
+
+class _Waiting:
+    """The calls of one kind that wait, while the blocks of one turn are gone through."""
+
+    __slots__ = ("answered", "calls", "count", "index", "kind", "made", "since")
+
+    def __init__(self, calls: Calls, kind: str, index: int, since: int, count: int) -> None:
+        self.calls, self.kind, self.index, self.since, self.count = calls, kind, index, since, count
+        self.made: dict[str, Located] = {}
+        self.answered: dict[str, Located] = {}
+
+    def make(self, call: Located) -> None:
+        self.answer(call.block.id)  # where two calls that wait share an id, the later stands for both
+        self.made[call.block.id] = call
+        self.count += 1
+
+    def answer(self, id: str) -> Located | None:
+        """The call with an id, which waits no longer; None if none waits."""
+        call = self.made.pop(id, None)
+        if call is None and self.count and id not in self.answered:
+            last = self.calls.last(self.kind, id, self.index)
+            if last is not None and last.turn >= self.since and self.calls.waits(last, self.index):
+                call = self.answered[id] = last
+        if call is not None:
+            self.count -= 1
+        return call
+
+
+def step(state: State, index: int, turn: Any, calls: Calls, place: Place) -> tuple[State, list[Violation]]:
     """The state after one more turn, and what is wrong with its coming now.
 
     Args:
         state: The state before.
         index: Where the turn stands.
         turn: A turn, or anything with its `role`, `blocks`, `origin` and `traits`.
-        ids: The ids of earlier client calls and the turns they stand in.
+        calls: The calls of the turns before, which `Calls.add` takes on to the state after.
         place: How paths are written.
     """
     if turn.role == "assistant":
-        return _assistant(state, index, turn, ids, place)
+        return _assistant(state, index, turn, calls, place)
     if turn.role == "system":
-        return _system(state, index, turn, place)
-    return _user(state, index, turn, place)
+        return _system(state, index, turn, calls, place)
+    return _user(state, index, turn, calls, place)
 
 
-def _refused(state: State, index: int, kind: Kind, place: Place) -> list[Violation]:
+def _refused(state: State, index: int, kind: Kind, calls: Calls, place: Place) -> list[Violation]:
     """What the table's cell has against a turn that is not made of results."""
     rule = TABLE[state.phase][kind]
     if rule is ANSWERED_NEXT:
-        return [unanswered(each, place) for each in state.open]
+        return [unanswered(each, place) for each in calls.open(state, index)]
     if rule is SERVER_USE_HAS_RESULT:
-        return [_unfinished(each, place) for each in state.unfinished]
+        return [_unfinished(each, place) for each in calls.unfinished(state, index)]
     if rule is None or (rule is SYSTEM_AFTER and state.served):
         return []
     at = place.turn(index - 1 if rule is SYSTEM_BEFORE else index)
@@ -221,81 +305,89 @@ def _unfinished(call: Located, place: Place) -> Violation:
     return Violation(SERVER_USE_HAS_RESULT, place.at(call.turn, call.at), found, fix)
 
 
-def _system(state: State, index: int, turn: Any, place: Place) -> tuple[State, list[Violation]]:
-    faults = _refused(state, index, "system", place)
+def _system(state: State, index: int, turn: Any, calls: Calls, place: Place) -> tuple[State, list[Violation]]:
+    faults = _refused(state, index, "system", calls, place)
+    state = state._replace(made=(), answered=(), traits=_with(state.traits, turn.traits))
     if faults and state.open:  # the results behind it still answer the calls before it
-        return state._replace(traits=_with(state.traits, turn.traits)), faults
+        return state, faults
     after = state._replace(
         phase=Phase.ASKED if faults else Phase.INSTRUCTED,  # one fault brings no other with it
-        open=(),
+        open=0,
         served=False,
         joined=False,
-        traits=_with(state.traits, turn.traits),
     )
     return after, faults
 
 
-def _user(state: State, index: int, turn: Any, place: Place) -> tuple[State, list[Violation]]:
+def _user(state: State, index: int, turn: Any, calls: Calls, place: Place) -> tuple[State, list[Violation]]:
     results = [(i, block) for i, block in enumerate(turn.blocks) if block.type == "tool_result"]
     faults: list[Violation] = []
-    open_calls = {call.block.id: call for call in state.open}
-    answered = set(state.answered)
+    waiting = _Waiting(calls, CLIENT, index, state.round, state.open)
     here: set[str] = set()
+    unread = False
     programmatic = state.by_code
     if results and state.phase is Phase.INSTRUCTED:
-        faults += _refused(state, index, "results", place)
+        faults += _refused(state, index, "results", calls, place)
     for i, result in results:
         id = result.tool_use_id
         if id in here:
             continue  # the turn itself has reported the second result
         if id is None:
-            open_calls.clear()  # which call a broken result answers is not known
+            unread = True  # which call a broken result answers is not known
             continue
         here.add(id)
-        call = open_calls.pop(id, None)
+        call = waiting.answer(id)
         if call is None:
-            if id in answered:
-                found, fix = f"a second result for {quoted(id)}", "Keep one of the two."
-                faults.append(Violation(RESULT_ONCE, place.at(index, i, "tool_use_id"), found, fix))
-            elif not state.unsure:
-                found = f"no call {quoted(id)} in the assistant turn before"
-                fix = "Drop the result, or put it behind its call."
-                faults.append(Violation(RESULT_HAS_USE, place.at(index, i, "tool_use_id"), found, fix))
+            if fault := _unasked(state, id, index, calls, state.unsure or unread):
+                faults.append(fault.under(place.at(index, i, "tool_use_id")))
             continue
-        answered.add(id)
         if type(result) is ToolResult and type(call.block) is ToolUse:
             programmatic |= call.block.is_programmatic
             faults += _mismatch(call.block, result, place.at(index, i))
     rest = [i for i, block in enumerate(turn.blocks) if block.type != "tool_result"]
     if not results:
-        faults += _refused(state, index, "user", place)
+        faults += _refused(state, index, "user", calls, place)
         if programmatic and not faults:
             found, fix = "a user turn behind results for code", "Receive the reply first."
             faults.append(Violation(PTC_ONLY_RESULTS, place.turn(index), found, fix))
-    elif rest and open_calls:
-        faults += [unanswered(call, place) for call in open_calls.values()]
-    elif rest and here & answered and state.unfinished:
+    elif rest and waiting.count and not unread:
+        left = [call for call in calls.open(state, index) if call.block.id not in waiting.answered]
+        faults += [unanswered(call, place) for call in left]
+    elif rest and state.unfinished and (waiting.answered or state.phase is Phase.OWED):
         fix = "Send the results alone; say the rest when the server call is finished."
         faults.append(Violation(MIXED_REPLY, place.at(index, rest[0]), "content beside results", fix))
     elif rest and programmatic:
         fix = "Send the results alone."
         faults.append(Violation(PTC_ONLY_RESULTS, place.at(index, rest[0]), "content beside results", fix))
-    still_open = () if rest or not results else tuple(open_calls.values())
-    unfinished = () if rest or not results else state.unfinished
+    over = bool(rest) or not results
+    still_open = 0 if over or unread else waiting.count
+    unfinished = 0 if over else state.unfinished
     phase = Phase.PARTLY if still_open else Phase.OWED if unfinished else Phase.ASKED
     after = State(
         phase=phase,
+        answered=tuple(waiting.answered.values()),
         open=still_open,
-        answered=frozenset(answered),
+        round=state.round,
         unfinished=unfinished,
+        serving=state.serving,
         joined=bool(results) and state.phase is Phase.PARTLY,
-        loop=None if rest or not results else state.loop,
-        by_code=programmatic and not rest and bool(results),
+        loop=None if over else state.loop,
+        by_code=programmatic and not over,
         traits=_with(state.traits, turn.traits),
         container=state.container,
-        unsure=state.unsure,
+        unsure=state.unsure or unread,
     )
     return after, faults
+
+
+def _unasked(state: State, id: str, index: int, calls: Calls, unsure: bool) -> Violation | None:
+    """What is wrong with a result for which no call waits."""
+    last = calls.last(CLIENT, id, index)
+    if last is not None and last.turn >= state.round and not calls.waits(last, index):
+        return Violation(RESULT_ONCE, "", f"a second result for {quoted(id)}", "Keep one of the two.")
+    found = f"no call {quoted(id)} in the assistant turn before"
+    fix = "Drop the result, or put it behind its call."
+    return None if unsure else Violation(RESULT_HAS_USE, "", found, fix)
 
 
 def _mismatch(call: ToolUse, result: ToolResult, path: str) -> Iterator[Violation]:
@@ -311,32 +403,32 @@ def _mismatch(call: ToolUse, result: ToolResult, path: str) -> Iterator[Violatio
 
 
 def _assistant(
-    state: State, index: int, turn: Any, ids: Mapping[str, int], place: Place
+    state: State, index: int, turn: Any, calls: Calls, place: Place
 ) -> tuple[State, list[Violation]]:
-    faults = _refused(state, index, "assistant", place)
-    calls = list(state.open) if state.phase is Phase.CALLED else []
-    unfinished = {call.block.id: call for call in state.unfinished}
+    faults = _refused(state, index, "assistant", calls, place)
+    since, count = (state.round, state.open) if state.phase is Phase.CALLED else (index, 0)
+    client = _Waiting(calls, CLIENT, index, since, count)
+    server = _Waiting(calls, SERVER, index, state.serving if state.unfinished else index, state.unfinished)
     unsure = served = False
     for i, block in enumerate(turn.blocks):
         kind = block.type
         served = False
-        if kind == "tool_use":
-            if block.id is None:
-                unsure = True
-                continue
-            if ids.get(block.id, index) < index:
-                found = f"the id {quoted(block.id)}, which {place.turn(ids[block.id])} has used"
+        if kind in (CLIENT, SERVER) and block.id is None:
+            unsure = True
+        elif kind == CLIENT:
+            if (last := calls.last(CLIENT, block.id, index)) is not None:
+                found = f"the id {quoted(block.id)}, which {place.turn(last.turn)} has used"
                 fix = "Give the later call and its result another id."
                 faults.append(Violation(ID_UNIQUE, place.at(index, i, "id"), found, fix))
-            calls.append(Located(block, index, i))
-        elif kind == "server_tool_use":
-            unfinished[block.id] = Located(block, index, i)
+            client.make(Located(block, index, i))
+        elif kind == SERVER:
+            server.make(Located(block, index, i))
         elif kind != "tool_result" and kind.endswith("_tool_result"):
             served = True
             id = block.data.get("tool_use_id") if type(block) is OpaqueBlock else block.tool_use_id
-            call = unfinished.pop(id, None) if isinstance(id, str) else None
+            call = server.answer(id) if isinstance(id, str) else None
             if call is None:
-                if type(block) is not OpaqueBlock and id is not None:
+                if type(block) is not OpaqueBlock and id is not None and not (unsure or state.unsure):
                     found = f"a {kind} for {quoted(id)}, which no call before it has"
                     fix = "Drop the result, or keep its call."
                     faults.append(
@@ -351,11 +443,15 @@ def _assistant(
                 )
     # A pause is resumed by sending the turn as it is. The API takes that only of a turn in which it used its own tools.
     said_so = turn.origin is not None and turn.origin.stop_reason == "pause_turn"
-    paused = bool(unfinished) or (said_so and (served or any(_is_server(block) for block in turn.blocks)))
+    paused = server.count > 0 or (said_so and (served or any(_is_server(block) for block in turn.blocks)))
     after = State(
-        phase=Phase.CALLED if calls else Phase.PAUSED if paused else Phase.DONE,
-        open=tuple(calls),
-        unfinished=tuple(unfinished.values()),
+        phase=Phase.CALLED if client.count else Phase.PAUSED if paused else Phase.DONE,
+        made=(*client.made.values(), *server.made.values()),
+        answered=(*client.answered.values(), *server.answered.values()),
+        open=client.count,
+        round=client.since,
+        unfinished=server.count,
+        serving=server.since,
         served=served,
         loop=index if state.loop is None else state.loop,
         traits=_with(state.traits, turn.traits),

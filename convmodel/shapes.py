@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from .errors import Rule, Violation, join, key_name
+from .errors import Rule, ValidationError, Violation, join, key_name
 from .fields import BROKEN, FIELD_TYPE, REQUIRED_FIELD, UNKNOWN_FIELD, Kind, Reading, described, thawed
-from .jsonvalue import MAX_DEPTH, JsonObject
+from .jsonvalue import JsonObject, plain
 
 
 class Tagged(NamedTuple):
@@ -248,10 +248,14 @@ class Shaped(Kind):
 
     def read(self, raw: Any, reading: Reading, path: str) -> Any:
         value = thawed(raw)
-        if not isinstance(value, dict):
+        if not isinstance(value, Mapping):
             reading.fault(FIELD_TYPE, path, f"{described(raw)} where an object is due", "Pass an object.")
             return BROKEN
-        data = cast("dict[str, Any]", value)
+        try:
+            data: dict[str, Any] = plain(value)
+        except ValidationError as error:
+            reading.violations.extend(fault.under(path) for fault in error.violations)
+            return BROKEN
         if reading.lenient:
             return trimmed(data, self.holds, reading, path)
         return _unmarked(data, reading, path) if reading.marked else data
@@ -264,17 +268,14 @@ def _admits_marker(data: dict[str, Any]) -> bool:
     )  # a text source has data, no text
 
 
-def _unmarked(value: Any, reading: Reading, path: str, depth: int = MAX_DEPTH) -> Any:
+def _unmarked(value: Any, reading: Reading, path: str) -> Any:
     """A plain JSON value less the cache markers at the places that admit one."""
-    if isinstance(value, list) and depth:
-        return [_unmarked(item, reading, f"{path}[{i}]", depth - 1) for i, item in enumerate(value)]
-    if not isinstance(value, dict) or not depth:
+    if isinstance(value, list):
+        return [_unmarked(item, reading, f"{path}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, dict):
         return value
     data = cast("dict[str, Any]", value)
     if "cache_control" in data and _admits_marker(data):
         reading.marker(data["cache_control"], path)
         data = {name: item for name, item in data.items() if name != "cache_control"}
-    return {
-        name: _unmarked(item, reading, join(path, name if isinstance(name, str) else "…"), depth - 1)
-        for name, item in data.items()
-    }
+    return {name: _unmarked(item, reading, join(path, name)) for name, item in data.items()}

@@ -21,7 +21,19 @@ from .blocks import (
 )
 from .declared import stored_bytes
 from .errors import BUILT, Place, Rule, ValidationError, Violation, quoted
-from .fields import BLOCK_TYPE, CONTENT_TYPE, ECHO, FIELD_TYPE, Broken, Flow, Value, described, flow, length
+from .fields import (
+    BLOCK_TYPE,
+    CONTENT_TYPE,
+    ECHO,
+    FIELD_TYPE,
+    Broken,
+    Flow,
+    Value,
+    described,
+    flow,
+    length,
+    require,
+)
 
 TEXT_NONEMPTY = Rule(
     "text-block-nonempty",
@@ -248,6 +260,7 @@ def _system_blocks(blocks: str | Iterable[str | Text]) -> tuple[Text, ...]:
 
 
 def _violations(dropped: Iterable[Violation]) -> tuple[Violation, ...]:
+    require(dropped, Iterable, "dropped", "a list of violations")
     return tuple(dropped)
 
 

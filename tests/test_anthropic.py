@@ -699,6 +699,31 @@ def test_cache_markers_are_checked_and_then_forgotten() -> None:
     assert parse(cast("Any", marked)).digest == start("hi").digest
 
 
+def test_an_id_that_cannot_be_read_brings_no_other_fault() -> None:
+    def ask(id: Any) -> Json:
+        return {"type": "tool_use", "id": id, "name": "f", "input": {}}
+
+    def answer(id: Any) -> Json:
+        return {"type": "tool_result", "tool_use_id": id}
+
+    hello = {"role": "user", "content": "hi"}
+    asked = [hello, {"role": "assistant", "content": [ask("a"), ask("b")]}]
+    together = [*asked, {"role": "user", "content": [answer(1), answer("b")]}]
+    apart = [
+        *asked,
+        {"role": "user", "content": [answer(1)]},
+        {"role": "user", "content": [answer("b")]},
+    ]
+    for messages in (together, apart):
+        assert [(v.rule, v.path) for v in check(messages)] == [
+            ("field-type", "messages[2].content[0].tool_use_id")
+        ]
+    search = {"type": "server_tool_use", "id": 1, "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    searched = [hello, {"role": "assistant", "content": [search, found]}, hello]
+    assert [(v.rule, v.path) for v in check(searched)] == [("field-type", "messages[1].content[0].id")]
+
+
 def test_origins_belong_to_the_messages_that_they_are_given_for() -> None:
     origin = Origin(vendor="kimi", model="k2")
     history: list[Any] = [

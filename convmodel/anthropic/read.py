@@ -26,6 +26,7 @@ from ..fields import (
     BROKEN,
     CONTENT_TYPE,
     FIELD_TYPE,
+    FIELD_VALUE,
     REQUIRED_FIELD,
     UNKNOWN_FIELD,
     Broken,
@@ -34,6 +35,7 @@ from ..fields import (
     held,
     mapping,
     read_value,
+    require,
     thawed,
 )
 from ..jsonvalue import decode
@@ -94,6 +96,7 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
     >>> from_message({"role": "assistant", "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"})
     Reply(blocks=(Text('Hi.'),), origin=Origin(vendor='anthropic', stop_reason='end_turn'), complete=True, dropped=())
     """
+    require(target, (Target, type(None)), "target", "a Target")
     reading = Reading(ANSWERED, lenient=True)
     data: Mapping[str, Any] | None
     if isinstance(message, (str, bytes, bytearray, memoryview)):
@@ -225,7 +228,6 @@ class _History:
         self.reading, self.origins = reading, origins
         self.log = Log(preamble or Preamble())
         self.state = State()
-        self.ids: dict[str, int] = {}
         self.turns: list[Any] = []
 
     def add(self, index: int, raw: object) -> None:
@@ -249,15 +251,12 @@ class _History:
         if turn is None:
             return
         self.turns[index] = turn
-        self.state, faults = step(self.state, index, turn, self.ids, WIRE)
+        self.state, faults = step(self.state, index, turn, self.log.calls, WIRE)
         reading.violations.extend(faults)
-        if role == "assistant":
-            for block in turn.blocks:
-                if block.type == "tool_use" and block.id is not None:
-                    self.ids.setdefault(block.id, index)
         if isinstance(turn, _Draft) or reading.violations:
-            return
-        self.log.append(turn, self.state)
+            self.log.calls.add(index, self.state)
+        else:
+            self.log.append(turn, self.state)
 
     def _turn(self, role: str, data: Mapping[str, Any], path: str, origin: Origin | None) -> Any:
         reading = self.reading
@@ -323,6 +322,10 @@ def _read(
     target: Target | None,
     stage: str,
 ) -> tuple[Conversation | None, list[Violation]]:
+    known = {} if origins is None else origins
+    require(known, Mapping, "origins", "a mapping of origins")
+    for index, origin in known.items():
+        require(origin, Origin, f"origins[{quoted(index)}]", "an Origin")
     reading = Reading(SENT, marked=True)
     if isinstance(messages, (str, bytes, bytearray, memoryview)):
         messages, faults = decode(messages)
@@ -340,7 +343,7 @@ def _read(
         )
         return None, reading.violations
     preamble = read_preamble(system, tools, reading)
-    history = _History(preamble, reading, origins or {})
+    history = _History(preamble, reading, known)
     for index, raw in enumerate(cast("list[object]", messages)):
         history.add(index, raw)
     reading.violations.extend(marker_faults(_in_request_order(reading.markers)))
@@ -349,6 +352,7 @@ def _read(
     seen = Judged(
         history.turns,
         history.state,
+        history.log.calls,
         None if tools is None or preamble is None else preamble.tools,
         lambda: history.log.chain(len(messages)).stale if whole else None,
     )
@@ -407,13 +411,15 @@ def check(
         The violations, each with rule and path, in the order of their places; empty if there are none.
 
     Raises:
-        ValueError: Another stage.
+        ValidationError: `field-type` or `field-value` for an argument other than the history that is none of these.
 
     >>> [str(v) for v in check([{"role": "user", "content": ""}])]
     ['messages[0].content: no content. Add content, or leave the turn out. [user-content-nonempty]']
     """
-    if stage not in ("hold", "send"):
-        raise ValueError(f"the stage {quoted(stage)}; use 'hold' or 'send'")
+    require(target, (Target, type(None)), "target", "a Target")
+    if not isinstance(cast("object", stage), str) or stage not in ("hold", "send"):
+        found, fix = f"the stage {quoted(stage)}", "Use 'hold' or 'send'."
+        raise ValidationError([Violation(FIELD_VALUE, "stage", found, fix)])
     return tuple(_read(messages, system, tools, origins, target, stage)[1])
 
 

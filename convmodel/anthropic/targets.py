@@ -18,7 +18,7 @@ from ..conversation import Conversation
 from ..errors import Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described
 from ..jsonvalue import JsonObject, freeze, is_text
-from ..machine import Phase, State
+from ..machine import Calls, Phase, State
 from ..shapes import Tagged
 from ..shapes import faults as shape_faults
 from ..turns import THOUGHTS, cites, has_long_id, is_blank
@@ -437,6 +437,7 @@ class Judged(NamedTuple):
 
     turns: Sequence[Any]
     state: State
+    calls: Calls
     tools: Sequence[object] | None
     """The tools of the request; None if they are not known."""
     stale: Callable[[], int | None]
@@ -446,7 +447,8 @@ class Judged(NamedTuple):
 def judged(convo: Conversation) -> Judged:
     """A conversation, for the rules of a target."""
     log, length = convo._log, len(convo.turns)
-    return Judged(convo.turns, convo._state, convo.preamble.tools, lambda: log.chain(length).stale)
+    tools = convo.preamble.tools
+    return Judged(convo.turns, convo._state, log.calls, tools, lambda: log.chain(length).stale)
 
 
 def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Violation]:
@@ -530,7 +532,7 @@ def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterato
         yield Violation(MESSAGES_NONEMPTY, place.turns, "no message", "Say something.")
         return
     last, turn = len(turns) - 1, turns[-1]
-    for call in state.open:
+    for call in history.calls.open(state, len(turns)):
         found = f"the call {quoted(call.block.id)} is open"
         yield Violation(TAIL_OPEN, place.at(call.turn, call.at), found, "Answer it before sending.")
     if turn.role != "assistant" or state.phase is not Phase.DONE or target is None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
-from ..conversation import AwaitingModel, Conversation
+from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
-from ..fields import FIELD_TYPE, described
+from ..fields import FIELD_TYPE, require
 from ..jsonvalue import JsonObject
 from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
@@ -108,6 +108,8 @@ def _pieces(convo: Conversation, target: Target | None) -> list[bytes]:
     turn depend only on the turns before it, so they are kept beside the log, and a request costs what is new and one
     join.
     """
+    require(convo, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
+    require(target, (Target, type(None)), "target", "a Target")
     platform = target.facts if target is not None else PLATFORMS["anthropic"]
     log, length = convo._log, len(convo.turns)
     pieces, lasts = log.written.setdefault(platform, ([], [None]))
@@ -184,9 +186,10 @@ def message_map(convo: Conversation, target: Target | None = None) -> tuple[tupl
     >>> message_map(start("Hello."))
     (((0, 0),),)
     """
+    openings = _pieces(convo, target)[::2]
     vendor = target.vendor if target is not None else "anthropic"
     messages: list[list[tuple[int, int]]] = []
-    for index, opening in enumerate(_pieces(convo, target)[::2]):
+    for index, opening in enumerate(openings):
         if opening == _LEFT_OUT:
             continue
         if opening != _JOIN:
@@ -217,13 +220,8 @@ def to_messages(convo: Conversation, target: Target | None = None) -> list[Messa
 
 def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     """All of a request but its messages, each part as bytes."""
-    if type(convo) is not AwaitingModel:
-        found = f"{described(convo)} where an AwaitingModel is due"
-        fix = "Only a conversation that awaits the model is sent."
-        raise ValidationError([Violation(FIELD_TYPE, "conversation", found, fix)])
-    if type(target) is not Target:
-        found = f"{described(target)} where a Target is due"
-        raise ValidationError([Violation(FIELD_TYPE, "target", found, "Pass a Target.")])
+    require(convo, AwaitingModel, "conversation", "an AwaitingModel")
+    require(target, Target, "target", "a Target")
     if faults := list(target_faults(judged(convo), target, BUILT)):
         raise ValidationError(faults)
     if not any(_pieces(convo, target)):

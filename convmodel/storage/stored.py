@@ -15,13 +15,13 @@ from ..fields import (
     BLOCK_TYPE,
     BROKEN,
     CONTENT_TYPE,
-    FIELD_TYPE,
     REQUIRED_FIELD,
     UNKNOWN_FIELD,
     Reading,
     described,
     mapping,
     read_value,
+    require,
 )
 from ..jsonvalue import decode
 from ..preamble import read_preamble
@@ -50,11 +50,7 @@ def dumps(conversation: Conversation) -> str:
     >>> loads(dumps(start("Hello."))) == start("Hello.")
     True
     """
-    if not isinstance(cast("object", conversation), (AwaitingUser, AwaitingModel, AwaitingTools)):
-        found = f"{described(conversation)} where a conversation is due"
-        raise ValidationError(
-            [Violation(FIELD_TYPE, "conversation", found, "Pass a conversation in any state.")]
-        )
+    require(conversation, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
     convert = storing().unstructure
     rows: list[dict[str, Any]] = []
     for turn in conversation.turns:
@@ -76,6 +72,7 @@ def loads(text: str | bytes) -> Conversation:
         ValidationError: `stored-format` for a newer format or another kind of text; every rule that the content
             breaks, each with its path.
     """
+    require(text, (str, bytes, bytearray, memoryview), "text", "text")
     value, faults = decode(text)
     data = mapping(value)
     if faults or data is None:

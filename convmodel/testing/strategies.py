@@ -738,7 +738,8 @@ def _instructions() -> SearchStrategy[list[Text]]:
 
 
 def _receive(draw: st.DrawFn, convo: AwaitingModel, opaque: bool) -> Conversation:
-    owed = tuple(call.block for call in convo._state.unfinished if isinstance(call.block, ServerToolUse))
+    unfinished = convo._log.calls.unfinished(convo._state, len(convo.turns))
+    owed = tuple(call.block for call in unfinished if isinstance(call.block, ServerToolUse))
     reply = draw(replies(opaque=opaque, owed=owed))
     outcome = convo.receive(attrs.evolve(reply, blocks=_unused(reply.blocks, convo)))
     if not isinstance(outcome, Interrupted):

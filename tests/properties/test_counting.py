@@ -20,10 +20,11 @@ from convmodel import (
 )
 from convmodel import log as logs
 from convmodel import turns as turns_module
-from convmodel.anthropic import to_body, write
+from convmodel.anthropic import check, parse, to_body, write
 from convmodel.log import Log
+from convmodel.machine import Calls
 
-from .common import TARGET
+from .common import TARGET, Json
 
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 
@@ -127,6 +128,125 @@ def test_a_request_reads_new_turns_alone(count: int) -> None:
     watched = watch(convo)
     to_body(convo.user("More."), TARGET, max_tokens=64)
     assert watched.reads <= 6
+
+
+# ---------------------------------------------------------------- many calls
+
+
+def call(n: int) -> Json:
+    return {"type": "tool_use", "id": f"call_{n}", "name": "f", "input": {}}
+
+
+def search(n: int) -> Json:
+    return {"type": "server_tool_use", "id": f"srvtoolu_{n}", "name": "web_search", "input": {}}
+
+
+def found(n: int) -> Json:
+    return {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{n}", "content": []}
+
+
+def said(role: str, *content: Json) -> Json:
+    return {"role": role, "content": list(content)}
+
+
+def answers(count: int) -> list[Json]:
+    """A turn for each result."""
+    return [said("user", {"type": "tool_result", "tool_use_id": f"call_{n}"}) for n in range(count)]
+
+
+# Ways in which many calls wait at once, in histories that are valid.
+WAITING = {
+    "calls of one turn": lambda count: [said("assistant", *map(call, range(count))), *answers(count)],
+    "calls of many turns": lambda count: [
+        *[said("assistant", call(n)) for n in range(count)],
+        *answers(count),
+    ],
+    "server calls of one turn": lambda count: [
+        said("assistant", *map(search, range(count))),
+        *[said("assistant", found(n)) for n in range(count)],
+    ],
+    "server calls of many turns": lambda count: [
+        *[said("assistant", search(n)) for n in range(count)],
+        *[said("assistant", found(n)) for n in range(count)],
+    ],
+}
+
+
+def held(convo: Conversation) -> int:
+    """How many items the states of a conversation hold between them."""
+    return sum(
+        len(part) for state in convo._log.states for part in state if isinstance(part, (tuple, frozenset))
+    )
+
+
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes how many calls are looked at each time that all which wait are listed."""
+    counts: list[int] = []
+    kept = Calls._waiting
+
+    def noted(self: Calls, kind: str, since: int, before: int) -> Any:
+        waiting = kept(self, kind, since, before)
+        counts.append(len(waiting))
+        return waiting
+
+    monkeypatch.setattr(Calls, "_waiting", noted)
+    return counts
+
+
+@pytest.mark.parametrize("count", [10, 200])
+@pytest.mark.parametrize("way", WAITING)
+def test_a_history_holds_each_call_that_waits_once(
+    way: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = listed(monkeypatch)
+    messages = WAITING[way](count)
+    convo = parse(messages)
+    assert check(messages) == ()
+    assert counts == []
+    traits = sum(len(state.traits) for state in convo._log.states)
+    assert held(convo) - traits == 2 * count  # where it is made, and where it is answered
+    assert traits <= len(convo._log.states)
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_answering_one_of_many_calls_reads_that_call_alone(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convo: Conversation = conversation([], tools=[TOOL])
+    assert isinstance(convo, AwaitingUser)
+    convo = convo.assistant(*[ToolUse(f"call_{n}", "f", {}) for n in range(count)])
+    made = watch_calls(convo)
+    assert isinstance(convo, AwaitingTools)
+    calls = convo.open_calls
+    assert len(calls) == count
+    counts, made.reads = listed(monkeypatch), 0
+    for done, call in enumerate(calls):
+        assert isinstance(convo, AwaitingTools)
+        assert convo._state.open == count - done
+        convo = convo.answer_one(call.result("ok"))
+    assert isinstance(convo, AwaitingModel)
+    assert (counts, made.reads) == ([], 0)
+
+
+def watch_calls(convo: Conversation) -> Watched:
+    log: Log = convo._log
+    log.calls._made = watched = Watched(log.calls._made)
+    return watched
+
+
+def test_branches_answer_the_same_call_each_for_itself() -> None:
+    asked = rounds(1).receive(Reply([ToolUse("a", "f", {}), ToolUse("b", "f", {})]))
+    assert isinstance(asked, AwaitingTools)
+    a, b = asked.open_calls
+    first, second = asked.answer_one(a.result("1")), asked.answer_one(a.result("2"))
+    assert first != second
+    assert first.open_calls == second.open_calls == (b,)
+    assert asked.open_calls == (a, b)
+    other = asked.answer_one(b.result("3"))
+    assert other.open_calls == (a,)
+    assert isinstance(other, AwaitingTools)
+    assert other.answer_one(a.result("1")).open_calls == ()
+    assert first.rewind(len(asked.turns)).open_calls == (a, b)
 
 
 def test_a_branch_leaves_the_other_as_it_was() -> None:

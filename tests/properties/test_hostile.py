@@ -15,12 +15,14 @@ from convmodel import (
     Conversation,
     InvalidReply,
     JsonObject,
+    OpaqueBlock,
     Reply,
     ToolUse,
     ValidationError,
     Violation,
+    start,
 )
-from convmodel.anthropic import check, from_message, parse
+from convmodel.anthropic import check, from_message, parse, to_body
 from convmodel.storage import dumps, loads
 from convmodel.testing.strategies import conversations
 
@@ -211,6 +213,18 @@ def cyclic() -> Json:
     return value
 
 
+def woven(*, lists: bool = False) -> Any:
+    """What holds itself in many places: there is no end to the ways through it."""
+    knots: list[Any] = [[] if lists else {} for _ in range(8)]
+    for knot in knots:
+        if lists:
+            knot.extend(knots)
+        else:
+            knot.update(zip(["type", "content", "source", *"abcde"], knots, strict=True))
+            knot["type"] = "text"
+    return knots[0]
+
+
 def call(input: Any, **more: Any) -> Json:
     return {"type": "tool_use", "id": "toolu_1", "name": "f", "input": input, **more}
 
@@ -220,6 +234,8 @@ STRANGE: dict[str, Callable[[], Any]] = {
     "nested 100,000 levels": lambda: nested(100_000),
     "lists nested 100,000 levels": lambda: nested(100_000, lists=True),
     "a cycle": cyclic,
+    "cycles without number": woven,
+    "lists with cycles without number": lambda: woven(lists=True),
     "not a number": lambda: {"a": float("nan")},
     "infinity": lambda: {"a": [float("-inf")]},
     "a lone surrogate": lambda: {"a": "\udc00"},
@@ -281,6 +297,55 @@ def test_a_strange_value_in_any_place_of_a_message_is_refused(name: str) -> None
     assert_named(check([], tools=[make()]))
     assert_named(check([], tools=[{"name": "f", "input_schema": make()}]))
     assert_named(check([], system=[make()]))
+
+
+ENDLESS: dict[str, Callable[[], Any]] = {
+    "a cycle": cyclic,
+    "cycles without number": woven,
+    "lists with cycles without number": lambda: woven(lists=True),
+}
+SERVED: dict[str, Callable[[Any], Json]] = {
+    "web_search_tool_result": lambda value: {"type": "web_search_result", "title": value},
+    "web_fetch_tool_result": lambda value: {"type": "web_fetch_result", "url": "x", "content": value},
+    "code_execution_tool_result": lambda value: {"type": "code_execution_result", "content": value},
+    "bash_code_execution_tool_result": lambda value: {"type": "a_new_kind_of_result", "x": [value, value]},
+    "tool_search_tool_result": lambda value: {"type": "tool_search_tool_search_result", "y": value},
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_holds_itself_is_refused_with_its_place(name: str) -> None:
+    value = ENDLESS[name]()
+    for make in (
+        JsonObject,
+        lambda value: JsonObject({"a": value}),
+        lambda value: JsonObject({"a": [value]}),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            make(value)
+        assert [fault.rule for fault in caught.value.violations] == ["json-value"]
+    assert JsonObject({"a": 1}) != {"a": value}
+    with pytest.raises(ValidationError):
+        OpaqueBlock({"type": "new", "x": value})
+    with pytest.raises(ValidationError) as caught:
+        start("Hi.", tools=[{"name": "f", "input_schema": {"type": "object", "x": value}}])
+    assert [(v.rule, v.path) for v in caught.value.violations] == [("json-value", "tools[0]")]
+    with pytest.raises(ValidationError) as caught:
+        to_body(start("Hi."), TARGET, metadata={"x": value})
+    assert [v.rule for v in caught.value.violations] == ["json-value"]
+    for type, wrap in SERVED.items():
+        content = [wrap(value)] if type == "web_search_tool_result" else wrap(value)
+        block: Json = {"type": type, "tool_use_id": "srvtoolu_1", "content": content}
+        with pytest.raises(InvalidReply) as refused:
+            from_message({"content": [block], "stop_reason": "end_turn"})
+        found = check([{"role": "assistant", "content": [block]}])
+        for place, faults in (("content[0]", refused.value.violations), ("messages[0].content[0]", found)):
+            broken = [fault.path for fault in faults if fault.rule == "json-value"]
+            assert len(broken) == 1
+            assert broken[0].startswith(f"{place}.content")
+    with pytest.raises(InvalidReply) as refused:
+        from_message({"content": [{"type": "new", "x": [value, value]}], "stop_reason": "end_turn"})
+    assert refused.value.violations[0].path.startswith("content[0]")
 
 
 def test_100_levels_of_nesting_are_kept() -> None:

@@ -102,7 +102,8 @@ class Moves(RuleBasedStateMachine):
     def receive(self, data: st.DataObject, way: str) -> None:
         convo = self.convo
         assert isinstance(convo, AwaitingModel)
-        owed = tuple(call.block for call in convo._state.unfinished)
+        unfinished = convo._log.calls.unfinished(convo._state, len(convo.turns))
+        owed = tuple(call.block for call in unfinished)
         reply = data.draw(replies(opaque=False, owed=owed))
         outcome = self.attempt(lambda: convo.receive(reply))
         if isinstance(outcome, Interrupted):
