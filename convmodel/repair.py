@@ -20,7 +20,6 @@ import msgspec
 from .anthropic import Target, check, parse
 from .anthropic.read import WIRE_BLOCKS
 from .anthropic.targets import (
-    PREFIX_BOUND,
     SERVER_TOOL_PLATFORM,
     SYSTEM_MODELS,
     TAIL_OPEN,
@@ -39,6 +38,7 @@ from .blocks import (
 )
 from .conversation import CLOSING, CloseReason, Conversation, conversation
 from .declared import SENT
+from .edits import PREFIX_BOUND
 from .errors import Rule, Violation, join
 from .fields import (
     BLOCK_TYPE,
