@@ -110,7 +110,9 @@ class Log:
         log.turns = self.turns[:length]
         log.states = self.states[: length + 1]
         log.chains = self.chains[: length + 1]
-        log.ids = {id: turn for id, turn in self.ids.copy().items() if turn < length}
+        log.ids = self.ids.copy()  # in the order of the turns
+        while log.ids and next(reversed(log.ids.values())) >= length:
+            log.ids.popitem()
         cut = ((who, at[: bisect_left(at, length)]) for who, at in self.thinkers.copy().items())
         log.thinkers = {who: at for who, at in cut if at}
         return log

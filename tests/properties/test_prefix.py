@@ -238,7 +238,7 @@ def test_an_edit_names_the_thinking_that_it_voids_and_the_double_agrees(data: st
     bound = {**request, "model": BOUND.model}
     assert refused_at(bound) == (voided[0] if voided else None)
     # The service leaves out no block that the report does not name.
-    dropping = {**BOUND.thinking, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}  # type: ignore[dict-item]
+    dropping = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     checked = SIGNER.check({**bound, "thinking": dropping})
     assert checked.fault is None
     assert len(checked.dropped) <= len(voided)
