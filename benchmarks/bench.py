@@ -293,7 +293,7 @@ def prefix() -> None:
     print("prefix and edits, on 100 turns and on 10,000")
     short, long = times(grown(100)), times(grown(10_000))
     names = ("us for stale_thinking", "us for common_prefix", "us for a branch", "us for an edit at the end")
-    targets = ("<= 5, the same for both", "<= 100, the same within 5", "<= 1,000", "<= 2,000")
+    targets = ("<= 10, the same for both", "<= 100, the same within 5", "<= 1,000", "<= 2,000")
     per = (1e3, 1e4, 1e6, 1e6)
     for name, small, large, scale, target in zip(names, short, long, per, targets, strict=False):
         show(f"{name}, 100 turns", small * scale, target)

@@ -501,6 +501,13 @@ def test_what_the_model_does_not_get_is_not_refused_for_its_prefix() -> None:
     to_request(foreign, BOUND)
 
 
+def test_only_a_conversation_and_a_target_are_compared() -> None:
+    values: list[Any] = [None, "x", [], {}]
+    for wrong in values:
+        assert refused(lambda wrong=wrong: stale_thinking(wrong, BOUND)) == [("field-type", "conversation")]  # type: ignore[misc]
+        assert refused(lambda wrong=wrong: stale_thinking(empty(), wrong)) == [("field-type", "target")]  # type: ignore[misc]
+
+
 def test_an_unknown_or_older_prefix_is_never_stale() -> None:
     for prefix in (None, "b0:other", "other"):
         assert reasons(by(Origin(prefix=prefix)), BOUND) == []

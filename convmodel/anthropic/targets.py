@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, fin
 import attrs
 
 from ..blocks import Text
-from ..conversation import Conversation
+from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation
 from ..edits import PREFIX_BOUND
 from ..errors import BUILT, Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described
@@ -551,6 +551,12 @@ def _unread(who: Thinker, target: Target) -> StaleReason | None:
     return None
 
 
+def _due(value: object, cls: type | tuple[type, ...], path: str, what: str) -> None:
+    if not isinstance(value, cls):
+        found = f"{described(value)} where {what} is due"
+        raise ValidationError([Violation(FIELD_TYPE, path, found, f"Pass {what}.")])
+
+
 StaleReason: TypeAlias = Literal[
     "foreign_vendor",
     "organization_binding_mismatch",
@@ -596,11 +602,16 @@ def stale_thinking(conversation: Conversation, target: Target) -> tuple[StaleThi
     Returns:
         The blocks in their order, each with one reason: the first that holds, in the API's order of precedence.
 
+    Raises:
+        ValidationError: `field-type` for anything else.
+
     >>> from convmodel import AssistantTurn, Origin, Thinking, UserTurn, conversation
     >>> thought = AssistantTurn([Thinking("Hm.", "c2ln"), "Hi."], Origin(model="claude-opus-5-5"))
     >>> stale_thinking(conversation([UserTurn("Hello."), thought]), Target("claude-haiku-5-5"))
     (StaleThinking(turn=1, block=0, reason='model_binding_mismatch'),)
     """
+    _due(conversation, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
+    _due(target, Target, "target", "a Target")
     log, turns = conversation._log, conversation.turns
     reasons: dict[int, StaleReason] = {}
     unsigned: set[int] = set()

@@ -26,13 +26,23 @@ from convmodel import (
     ToolUse,
     UserTurn,
     ValidationError,
+    conversation,
     empty,
     start,
 )
-from convmodel.anthropic import Target, from_message, stale_thinking, to_body, to_request
+from convmodel.anthropic import (
+    Target,
+    check,
+    from_message,
+    stale_thinking,
+    to_body,
+    to_messages,
+    to_request,
+)
 from convmodel.storage import dumps, loads
 from convmodel.testing import judge
 from convmodel.testing.prefix import BINDING_BETA, Signer
+from convmodel.testing.strategies import conversations
 
 from .common import BRIEF, PROPERTY, Json, body
 
@@ -129,8 +139,8 @@ Change = Callable[[Conversation, Any], Edit]
 
 
 @st.composite
-def edits(draw: st.DrawFn, convo: Conversation) -> Change:
-    """An edit of a conversation, to be made in each mode."""
+def edits(draw: st.DrawFn, convo: Conversation, *, replacing: bool = True) -> Change:
+    """An edit of a conversation, to be made in each mode; one that puts in another turn may break a rule."""
     before = draw(st.integers(0, len(convo.turns)))
     index = min(before, len(convo.turns) - 1)
     turn = convo.turns[index]
@@ -144,8 +154,9 @@ def edits(draw: st.DrawFn, convo: Conversation) -> Change:
     mark = draw(st.sampled_from(["text", "more", "hi", "result", "nothing has it"]))
     calls = [block.id for each in convo.turns for block in each.blocks if isinstance(block, ToolUse)]
     one = draw(st.sampled_from(calls)) if calls else ""
+    replace: Change = lambda c, mode: c.replace(index, other, on_thinking=mode)  # noqa: E731
     changes: list[Change] = [
-        lambda c, mode: c.replace(index, other, on_thinking=mode),
+        *[replace] * replacing,
         lambda c, mode: c.drop_rounds(before, on_thinking=mode),
         lambda c, mode: c.clear_tool_results(before, on_thinking=mode),
         lambda c, mode: c.compact("They talked.", before=before, on_thinking=mode),
@@ -273,6 +284,21 @@ def test_what_was_kept_is_refused_before_it_is_sent(data: st.DataObject) -> None
     taken(again.conversation)
     noop = kept.conversation.map_text(lambda text: text, on_thinking="strip_after")
     taken(noop.conversation)
+
+
+@PROPERTY
+@given(conversations(opaque=False), st.data())
+def test_an_edit_of_any_conversation_is_one_that_could_be_built(
+    convo: Conversation, data: st.DataObject
+) -> None:
+    if not convo.turns:
+        return
+    change = data.draw(edits(convo, replacing=False))
+    made = change(convo, data.draw(st.sampled_from(["strip_after", "keep"]))).conversation
+    assert made == conversation(made.turns, system=made.preamble.system, tools=made.preamble.tools)
+    assert type(made) is type(conversation(made.turns))
+    assert made.digest == loads(dumps(made)).digest
+    assert check(to_messages(made)) == ()
 
 
 @PROPERTY
