@@ -34,8 +34,8 @@ def set_up(namespace: dict[str, Any]) -> None:
     page.enter_context(chdir(page.enter_context(TemporaryDirectory())))
     page.enter_context(patch.dict("os.environ", ANTHROPIC_BASE_URL=NOWHERE, ANTHROPIC_API_KEY="any"))
 
-    def serve(script: Iterable[Any]) -> MessagesServer:
-        server = page.enter_context(MessagesServer(script))
+    def serve(script: Iterable[Any], **options: Any) -> MessagesServer:
+        server = page.enter_context(MessagesServer(script, **options))
         page.enter_context(patch.dict("os.environ", ANTHROPIC_BASE_URL=server.url))
         return server
 

@@ -1,6 +1,6 @@
 """What convmodel costs beside plain dicts through the SDK, as ratios within one run.
 
-    python benchmarks/bench.py [loop append message body parse memory import]
+    python benchmarks/bench.py [loop append message body parse memory prefix import]
 
 A standard turn is thinking of 1.5 kB with a signature of 400 characters, 200 B of text and two calls with 300 B of nested
 input, then two results of 2 kB. Each section interleaves what it compares and prints medians, so that a machine whose
@@ -20,10 +20,11 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from convmodel import AwaitingModel, AwaitingTools, Conversation, start
-from convmodel.anthropic import Target, from_message, parse, to_body, to_request
+from convmodel import AwaitingModel, AwaitingTools, Conversation, UserTurn, start
+from convmodel.anthropic import Target, from_message, parse, stale_thinking, to_body, to_request
 
 TARGET = Target(model="claude-opus-4-8", thinking={"type": "adaptive"})
+BOUND = Target(model="claude-opus-5-5", thinking={"type": "adaptive"})
 TOOLS: list[Any] = [{"name": "edit", "input_schema": {"type": "object"}}]
 WORDS = [
     "def",
@@ -269,6 +270,37 @@ def convo_length(convo: Conversation) -> int:
     return len(convo.turns)
 
 
+def prefix() -> None:
+    def grown(length: int) -> AwaitingModel:
+        convo = parse(Transcript().messages(length // 2), tools=TOOLS)
+        assert isinstance(convo, AwaitingModel)
+        assert convo.binding
+        return convo
+
+    def times(convo: AwaitingModel) -> list[float]:
+        """A thousand checks, a thousand comparisons, a branch, an edit of the last rounds."""
+        other = convo.user("One.").common_prefix(convo.user("Other."))
+        assert other == convo
+        one, two = convo.user("One."), convo.user("Other.")
+        return medians(
+            lambda: [stale_thinking(convo, BOUND) for _ in range(1000)],
+            lambda: [one.common_prefix(two) for _ in range(100)],
+            lambda: convo.user("More."),
+            lambda: convo.replace(len(convo.turns) - 1, UserTurn(convo.turns[-1].blocks[:2])),  # type: ignore[arg-type]
+            lambda: convo.with_system("Be brief.", on_thinking="strip_after"),
+        )
+
+    print("prefix and edits, on 100 turns and on 10,000")
+    short, long = times(grown(100)), times(grown(10_000))
+    names = ("us for stale_thinking", "us for common_prefix", "us for a branch", "us for an edit at the end")
+    targets = ("<= 10, the same for both", "<= 100, the same within 5", "<= 1,000", "<= 2,000")
+    per = (1e3, 1e4, 1e6, 1e6)
+    for name, small, large, scale, target in zip(names, short, long, per, targets, strict=False):
+        show(f"{name}, 100 turns", small * scale, target)
+        show(f"{name}, 10,000 turns", large * scale, target)
+    show("us a turn to strip all thinking of 10,000", long[4] * 1e6 / 1e4, "<= 50")
+
+
 def importing() -> None:
     def fresh(code: str) -> float:
         timed = f"import time; begin = time.perf_counter(); {code}; print(time.perf_counter() - begin)"
@@ -287,6 +319,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "body": body,
     "parse": parsing,
     "memory": memory,
+    "prefix": prefix,
     "import": importing,
 }
 

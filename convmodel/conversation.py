@@ -1,15 +1,28 @@
 """Conversations: the three states that a type checker tells apart, their moves, and what receiving a reply gives."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, cast, final
 
 import attrs
 
-from .blocks import AssistantBlock, Text, ToolResult, ToolUse, UserBlock
+from .blocks import AssistantBlock, ServerToolUse, Text, ToolResult, ToolUse, UserBlock
+from .edits import (
+    OnThinking,
+    Rewrite,
+    cleared,
+    compacted,
+    edited,
+    mapped,
+    replaced,
+    stripped,
+    with_input,
+    with_text,
+    without_rounds,
+)
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, FIELD_VALUE, described, require
-from .log import BINDING_VERSION, DIGEST_VERSION, Log, Turns
+from .log import BINDING_VERSION, DIGEST_VERSION, Chain, Log, Turns
 from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
 from .turns import (
@@ -114,14 +127,39 @@ class _Conversation:
         True
         """
         require(other, _Conversation, "other", "a conversation")
-        want = other._log.chain(other._length)
+        return self._length_of(other._log.chain(other._length)) is not None
+
+    def _length_of(self, want: Chain) -> int | None:
+        """How many turns of this conversation are identified by a chain; None if no number of them is."""
         chains = self._log.chained(self._length)
         at = bisect_left(chains, want.blocks, hi=self._length + 1, key=lambda chain: chain.blocks)
         while at <= self._length and chains[at].blocks == want.blocks:
             if chains[at].digest == want.digest:
-                return True
+                return at
             at += 1
-        return False
+        return None
+
+    def common_prefix(self, other: "Conversation") -> "Conversation | None":
+        """The conversation that this one and another both begin with; None if their preambles differ.
+
+        >>> hello = start("Hello.")
+        >>> hello.assistant("Hi.").common_prefix(hello.assistant("Good morning.")) == hello
+        True
+        """
+        chains, states = self._log.chained(self._length), self._log.states
+
+        def shared(length: int) -> bool:
+            # A turn that answers the same calls as the one before it begins nowhere: others may split the answers so or so.
+            while 0 < length < self._length and states[length + 1].joined:
+                length -= 1
+            return other._length_of(chains[length]) is not None
+
+        if not shared(0):
+            return None
+        length = bisect_left(range(1, self._length + 1), True, key=lambda n: not shared(n))
+        while length and other._length_of(chains[length]) is None:
+            length -= 1
+        return at_length(self._log, length)
 
     def first_difference(self, other: "Conversation") -> str | None:
         """The path of the first place where two conversations differ; None if they are equal.
@@ -135,7 +173,7 @@ class _Conversation:
             return "preamble.system" if mine.system != theirs.system else "preamble.tools"
         shared = min(self._length, other._length)
         ours, others = self._log.chained(shared), other._log.chained(shared)
-        at = bisect_left(range(1, shared + 1), True, key=lambda n: ours[n] != others[n])
+        at = bisect_left(range(1, shared + 1), True, key=lambda n: ours[n].digest != others[n].digest)
         for turn in range(at, shared):
             a, b = self._log.turns[turn], other._log.turns[turn]
             if a == b:
@@ -160,16 +198,168 @@ class _Conversation:
         >>> start("Hello.").assistant("Hi.").rewind(1) == start("Hello.")
         True
         """
-        if type(length) is not int or not 0 <= length <= self._length:
-            fix = f"Pass a number from 0 to {self._length}."
-            raise ValidationError(
-                [
-                    Violation(
-                        FIELD_VALUE, "length", f"cannot keep {quoted(length)} of {self._length} turns", fix
-                    )
-                ]
-            )
-        return at_length(self._log, length)
+        return at_length(self._log, self._place(length, "length"))
+
+    def _place(self, index: int, what: str, most: int | None = None) -> int:
+        """A number of turns, or the index of one, that is there."""
+        most = self._length if most is None else most
+        if type(index) is not int or not 0 <= index <= most:
+            fix = f"Pass a number from 0 to {most}."
+            raise ValidationError([Violation(FIELD_VALUE, what, quoted(index), fix)])
+        return index
+
+    def _edited(self, rewrite: Rewrite, on_thinking: OnThinking, preamble: Preamble | None = None) -> "Edit":
+        log, voided = edited(self._log, self._length, rewrite, on_thinking, preamble)
+        return Edit(at_length(log, len(log.turns)), voided)
+
+    def replace(self, index: int, turn: Turn, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """Another turn in the place of one.
+
+        Args:
+            index: Which turn.
+            turn: What takes its place.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `field-value` if there is no such turn; `thinking-prefix-bound`, and the rules that the turns then break.
+
+        >>> start("Hello.").assistant("Hi.").replace(0, UserTurn("Hello!")).conversation.turns[0]
+        UserTurn([Text('Hello!')])
+        """
+        self._place(index, "index", self._length - 1)
+        (turn,) = _only_turns([turn], index)
+        return self._edited(replaced(self._log, self._length, index, turn), on_thinking)
+
+    def drop_rounds(self, before: int, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """Without the rounds that end before a turn: assistant turns with calls, and the results that answer them.
+
+        A round is dropped whole or not at all, so that no call loses its result; one that parts a system turn from what may
+        not stand beside it stays. What else was said stays too.
+
+        Args:
+            before: The index of the first turn that is to stay in any case.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `field-value` if there are not so many turns; `thinking-prefix-bound`.
+        """
+        self._place(before, "before")
+        return self._edited(without_rounds(self._log, self._length, before), on_thinking)
+
+    def clear_tool_results(self, before: int, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """With a short note in place of what the results before a turn held.
+
+        Args:
+            before: The index of the first turn whose results stay.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `field-value` if there are not so many turns; `thinking-prefix-bound`.
+        """
+        self._place(before, "before")
+        return self._edited(cleared(self._log, self._length, before), on_thinking)
+
+    def compact(
+        self,
+        summary: str | Iterable[str | UserBlock],
+        *,
+        before: int | None = None,
+        on_thinking: OnThinking = "refuse",
+    ) -> "Edit":
+        """With a user turn that sums up what stood before.
+
+        Args:
+            summary: Text, or the blocks of the user turn.
+            before: The index of the first turn that stays; one in the middle of a round stays with all of its round. None
+                keeps nothing but a round that is still open.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `field-value` if there are not so many turns; `thinking-prefix-bound`, and the rules of `UserTurn`.
+
+        >>> start("Hello.").assistant("Hi.").compact("We have greeted each other.").conversation
+        AwaitingModel(<1 turn>, last=UserTurn([Text('We have greeted each other.')]))
+        """
+        before = self._place(self._length if before is None else before, "before")
+        turn = UserTurn(user_blocks(summary))
+        return self._edited(compacted(self._log, self._length, before, turn), on_thinking)
+
+    def with_system(self, system: SystemPrompt, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """With another system prompt. `AwaitingModel.system` gives an instruction that voids nothing.
+
+        Args:
+            system: The system prompt, as text or text blocks; None for none.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `thinking-prefix-bound`, and every rule that the system prompt breaks.
+        """
+        preamble = attrs.evolve(self.preamble, system=make_preamble(system, ()).system)
+        return self._edited(Rewrite(self._length, []), on_thinking, preamble)
+
+    def with_tools(self, tools: Iterable[ToolDefinition], *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """With other tools.
+
+        Args:
+            tools: Tool definitions, as for `start`.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `thinking-prefix-bound`, and every rule that the tools break.
+        """
+        preamble = attrs.evolve(self.preamble, tools=make_preamble(None, tools).tools)
+        return self._edited(Rewrite(self._length, []), on_thinking, preamble)
+
+    def map_tool_inputs(
+        self,
+        change: Callable[[ToolUse | ServerToolUse], Mapping[str, Any]],
+        *,
+        on_thinking: OnThinking = "refuse",
+    ) -> "Edit":
+        """With other inputs of calls; everything else of the calls stays.
+
+        Args:
+            change: Gives the input for a call. An equal one leaves the call as it is, bytes included.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `thinking-prefix-bound`, and the rules that an input breaks.
+        """
+        return self._edited(mapped(self._log, self._length, with_input(change)), on_thinking)
+
+    def map_text(self, change: Callable[[str], str], *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """With other text in text blocks, and in results, search results and documents; thinking stays.
+
+        Args:
+            change: Gives the text for a text.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `thinking-prefix-bound`, and the rules that a text breaks.
+
+        >>> start("My key is 1234.").map_text(lambda text: text.replace("1234", "…")).conversation.turns[0]
+        UserTurn([Text('My key is ….')])
+        """
+        return self._edited(mapped(self._log, self._length, with_text(change)), on_thinking)
+
+    def strip_thinking(self, turn: int, block: int = 0) -> "Edit":
+        """Without the signed thinking from a block on, to the end: each is bound to the thinking before it.
+
+        Args:
+            turn: The index of the turn.
+            block: The place of the block in it.
+
+        Raises:
+            ValidationError: `field-value` if there is no such turn or block.
+
+        >>> from convmodel import Thinking
+        >>> start("Hello.").assistant(Thinking("Hm.", "c2ln"), "Hi.").strip_thinking(1).voided
+        ('turns[1].blocks[0]',)
+        """
+        self._place(turn, "turn", self._length - 1)
+        self._place(block, "block", max(len(self.turns[turn].blocks) - 1, 0))
+        log, voided = stripped(self._log, self._length, turn, block)
+        return Edit(at_length(log, len(log.turns)), voided)
 
     def _then(self, turn: Turn) -> Any:
         """The conversation with one more turn.
@@ -451,23 +641,22 @@ def at_length(log: Log, length: int) -> Conversation:
 
 def _folded(preamble: Preamble, turns: Iterable[Turn]) -> Log:
     """A log of turns that are given at once; every fault among them is reported."""
-    log = Log(preamble)
-    faults: list[Violation] = []
     if not isinstance(cast("object", turns), Iterable):
         found = f"{described(turns)} where turns are due"
         raise ValidationError([Violation(FIELD_TYPE, "turns", found, "Pass a list of turns.")])
-    for i, turn in enumerate(turns):
+    log = Log(preamble)
+    log.extend(_only_turns(turns))
+    return log
+
+
+def _only_turns(turns: Iterable[Turn], first: int = 0) -> Iterator[Turn]:
+    for i, turn in enumerate(turns, first):
         if type(turn) not in (UserTurn, AssistantTurn, SystemTurn):
             found = f"{described(turn)} where a turn is due"
             raise ValidationError(
                 [Violation(FIELD_TYPE, BUILT.turn(i), found, "Pass UserTurn, AssistantTurn or SystemTurn.")]
             )
-        state, wrong = step(log.states[-1], i, turn, log.calls, BUILT)
-        faults += wrong
-        log.append(turn, state)
-    if faults:
-        raise ValidationError(faults)
-    return log
+        yield turn
 
 
 def _rebuilt(preamble: Preamble, turns: Iterable[Turn]) -> Conversation:
@@ -527,6 +716,24 @@ def empty(system: SystemPrompt = None, tools: Iterable[ToolDefinition] = ()) -> 
         ValidationError: Every rule that the preamble breaks.
     """
     return cast("AwaitingUser", _rebuilt(make_preamble(system, tools), ()))
+
+
+# ---------------------------------------------------------------- edits
+
+
+@final
+@attrs.frozen
+class Edit:
+    """What an edit made of a conversation, which itself is as it was.
+
+    Args:
+        conversation: The edited conversation.
+        voided: The signed thinking blocks that no longer stand behind what they answered, by their paths before the edit.
+            `strip_after` has dropped them.
+    """
+
+    conversation: Conversation
+    voided: tuple[str, ...]
 
 
 # ---------------------------------------------------------------- receiving
@@ -721,6 +928,7 @@ __all__ = [
     "AwaitingTools",
     "AwaitingUser",
     "Conversation",
+    "Edit",
     "Interrupted",
     "Outcome",
     "Phase",

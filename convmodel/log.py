@@ -5,14 +5,24 @@ therefore costs what is new, and a thousand conversations that grew from one ano
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple, cast, final, overload
 
 from .declared import stored_bytes
-from .machine import Calls, State
+from .errors import BUILT, ValidationError, Violation
+from .machine import Calls, State, step
 from .preamble import Preamble
-from .turns import THOUGHTS, AssistantTurn, Turn
+from .turns import SIGNED, THOUGHTS, AssistantTurn, Origin, Turn
+
+
+class Stale(NamedTuple):
+    """A turn with signed thinking that answered another prefix than the one that stands before it."""
+
+    turn: int
+    before: "Stale | None"
+    """The last such turn before it."""
 
 
 class Chain(NamedTuple):
@@ -23,18 +33,39 @@ class Chain(NamedTuple):
     role: str = ""
     """The party of the last block that the binding covers."""
     blocks: int = 0
-    stale: int | None = None
-    """The first turn with thinking that answered another prefix than the one that stands before it."""
+    stale: Stale | None = None
+    """The last turn whose thinking is bound to another prefix; the earlier ones hang on it."""
+
+    def stale_turns(self) -> list[int]:
+        """All such turns, in their order."""
+        turns: list[int] = []
+        stale = self.stale
+        while stale is not None:
+            turns.append(stale.turn)
+            stale = stale.before
+        return turns[::-1]
+
+
+class Thinker(NamedTuple):
+    """Who produced a turn's thinking."""
+
+    vendor: str
+    model: str | None
+    account: str | None
+    signed: bool
+    """False if some of it has no signature."""
 
 
 DIGEST_VERSION = "d1"
 BINDING_VERSION = "b1"
+ALTERED = f"{BINDING_VERSION}:altered"
+"""The prefix of a turn whose own blocks were changed before its thinking: it is that of no conversation."""
 
 
 class Log:
     """An append-only list of turns with what was folded from them. A conversation is a length into one."""
 
-    __slots__ = ("calls", "chains", "lock", "preamble", "states", "turns", "written")
+    __slots__ = ("calls", "chains", "lock", "preamble", "states", "thinkers", "turns", "written")
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
@@ -45,6 +76,8 @@ class Log:
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
         self.calls: Calls = Calls()
+        self.thinkers: dict[Thinker, list[int]] = {}
+        """The turns with thinking, by who produced it."""
         self.written: dict[Any, tuple[list[bytes], list[int | None]]] = {}
         """What writers made of the turns, by what it was made for; see `convmodel.anthropic.write`."""
 
@@ -53,6 +86,22 @@ class Log:
         self.turns.append(turn)
         self.states.append(state)
         self.calls.add(len(self.turns) - 1, state)
+        if turn.role == "assistant" and (who := thinker(turn)) is not None:
+            self.thinkers.setdefault(who, []).append(len(self.turns) - 1)
+
+    def extend(self, turns: Iterable[Turn]) -> None:
+        """Add turns to a log that nobody shares yet.
+
+        Raises:
+            ValidationError: Every fault among them.
+        """
+        faults: list[Violation] = []
+        for turn in turns:
+            state, wrong = step(self.states[-1], len(self.turns), turn, self.calls, BUILT)
+            faults += wrong
+            self.append(turn, state)
+        if faults:
+            raise ValidationError(faults)
 
     def prefix(self, length: int) -> "Log":
         """A log of its own for a branch that leaves this one."""
@@ -62,6 +111,8 @@ class Log:
         log.chains = self.chains[: length + 1]
         for index, state in enumerate(log.states[1:]):
             log.calls.add(index, state)
+        cut = ((who, at[: bisect_left(at, length)]) for who, at in self.thinkers.copy().items())
+        log.thinkers = {who: at for who, at in cut if at}
         return log
 
     def chain(self, length: int) -> Chain:
@@ -86,14 +137,25 @@ class Log:
                 self.lock.release()
 
 
+_UNKNOWN = Origin()
+
+
+def thinker(turn: AssistantTurn) -> Thinker | None:
+    kinds = THOUGHTS.intersection(map(type, turn.blocks))
+    if not kinds:
+        return None
+    origin = turn.origin or _UNKNOWN
+    return Thinker(origin.vendor, origin.model, origin.account, kinds <= SIGNED)
+
+
 def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:
     digest, binding, role, stale = chain.digest, chain.binding, chain.role, chain.stale
     if type(turn) is AssistantTurn and turn.origin is not None:
         origin = turn.origin
-        if stale is None and any(type(block) in THOUGHTS for block in turn.blocks):
+        if any(type(block) in SIGNED for block in turn.blocks):
             version, _, prefix = (origin.prefix or "").partition(":")
             if version == BINDING_VERSION and prefix != binding.hex():
-                stale = index
+                stale = Stale(index, stale)
         digest = hashlib.sha256(digest + stored_bytes(origin)).digest()
     if not joined:
         digest = hashlib.sha256(digest + turn.role.encode()).digest()

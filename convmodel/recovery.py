@@ -15,13 +15,14 @@ from .anthropic import Target, message_map
 from .anthropic.faults import STATUSES, Fault, Named, Plan, fault_of, named_in
 from .anthropic.targets import judged, target_faults
 from .blocks import Document, Image, OpaqueBlock, ServerToolUse, Text, ToolResult
-from .conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, conversation
+from .conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, Edit
+from .edits import Moved, OnThinking, Rewrite
 from .errors import BUILT, ConvmodelError, Rule, ValidationError, Violation
 from .fields import FIELD_TYPE, described, fields_of, mapping
 from .jsonvalue import decode
 from .preamble import Tool
 from .repair import Repaired, repair
-from .turns import THOUGHTS, AssistantTurn, SystemTurn, Turn, UserTurn, is_blank
+from .turns import THOUGHTS, AssistantTurn, SystemTurn, UserTurn, is_blank
 
 T = TypeVar("T")
 MAX_TEXT = 100_000
@@ -125,7 +126,7 @@ def diagnose(
         return Diagnosis(fault.rule, case.path, None, says, attempts)
     for plan in _plans(fault, case):
         key = (case.conversation.digest, plan)
-        mended = None if key in attempts else PLANS[plan](case)
+        mended = None if key in attempts else _tried(plan, case)
         if mended is not None and _helps(mended, case, plan):
             return Diagnosis(fault.rule, case.path, plan, fault.says, attempts | {key}, mended)
     return Diagnosis(fault.rule, case.path, None, fault.says, attempts)
@@ -188,40 +189,29 @@ class _Case:
         return BUILT.turn(self.turn) if self.block is None else BUILT.at(self.turn, self.block)
 
     @property
-    def turns(self) -> list[Turn]:
-        return list(cast("Conversation", self.conversation).turns)
-
-    @property
     def unrepaired(self) -> str:
         return str(self.repaired.unrepaired[0]) if self.repaired and self.repaired.unrepaired else ""
 
     @property
-    def binds(self) -> bool:
-        """Whether an edit voids the thinking behind it."""
-        target = self.target
-        return target is not None and target.model_facts.prefix_bound and target.on_stale == "refuse"
+    def convo(self) -> Conversation:
+        """The conversation; a plan is only made for a case that has one."""
+        return cast("Conversation", self.conversation)
 
-    def made(
-        self,
-        turns: list[Turn],
-        done: str,
-        *,
-        first: int | None = None,
-        target: Target | None = None,
-        **preamble: Any,
-    ) -> Mended | None:
-        """The conversation with other turns; where thinking is bound to its prefix, without what is void from `first` on."""
-        convo = cast("Conversation", self.conversation)
-        voided: tuple[str, ...] = ()
-        if first is not None and self.binds:
-            turns, voided = _stripped(turns, first)
-        system = convo.preamble.system
-        tools = preamble.get("tools", convo.preamble.tools)
-        try:
-            made = conversation(turns, system=system, tools=tools)
-        except ValidationError:
-            return None
-        return Mended(made, target or self.target, done, voided)
+    @property
+    def on_thinking(self) -> OnThinking:
+        """What becomes of thinking that an edit voids."""
+        target = self.target
+        checks = target is not None and target.model_facts.prefix_bound and target.on_stale == "refuse"
+        return "strip_after" if checks else "keep"
+
+    def mended(self, edit: Edit, done: str) -> Mended:
+        """What an edit has made; what it voids is gone where the target checks that."""
+        voided = edit.voided if self.on_thinking == "strip_after" else ()
+        return Mended(edit.conversation, self.target, done, voided)
+
+    def changed(self, done: str, target: Target | None = None) -> Mended:
+        """The conversation as it is, for another target or as a repair has made it."""
+        return Mended(self.convo, target or self.target, done)
 
 
 def _case(history: object, target: Target | None, named: Named | None) -> _Case:
@@ -268,10 +258,16 @@ def _plans(fault: Fault, case: _Case) -> list[Plan]:
     return plans
 
 
+def _tried(plan: Plan, case: _Case) -> Mended | None:
+    try:
+        return PLANS[plan](case)
+    except ValidationError:  # what the edit would leave breaks a rule
+        return None
+
+
 def _helps(mended: Mended, case: _Case, plan: Plan) -> bool:
     """Whether a request would differ from the refused one, and no rule of the target forbids it."""
-    before = cast("Conversation", case.conversation)
-    changed = mended.conversation.digest != before.digest or mended.target != case.target
+    changed = mended.conversation.digest != case.convo.digest or mended.target != case.target
     if not (changed or plan == "retry" or case.repaired is not None):
         return False
     return mended.target is None or not any(target_faults(judged(mended.conversation), mended.target, BUILT))
@@ -280,46 +276,21 @@ def _helps(mended: Mended, case: _Case, plan: Plan) -> bool:
 # ---------------------------------------------------------------- the plans
 
 
-def _stripped(turns: list[Turn], turn: int, block: int = 0) -> tuple[list[Turn], tuple[str, ...]]:
-    """Turns without the thinking of one turn from a block on, and of all turns behind it; and where that stood."""
-    out: list[Turn] = []
-    gone: list[str] = []
-    for index, each in enumerate(turns):
-        if index < turn or type(each) is not AssistantTurn:
-            out.append(each)
-            continue
-        least = block if index == turn else 0
-        doomed = {at for at, inner in enumerate(each.blocks) if at >= least and type(inner) in THOUGHTS}
-        gone += [BUILT.at(index, at) for at in sorted(doomed)]
-        out.append(_without(each, doomed) if doomed else each)
-    return out, tuple(gone)
-
-
-def _without(turn: AssistantTurn, doomed: set[int]) -> AssistantTurn:
-    kept = [inner for at, inner in enumerate(turn.blocks) if at not in doomed]
-    if all(is_blank(inner) for inner in kept):
-        kept = []  # text that only stood beside it, and says nothing
-    while kept and type(kept[-1]) in THOUGHTS:
-        kept.pop()
-    return attrs.evolve(turn, blocks=kept)
-
-
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s are' if count != 1 else ' is'}"
 
 
 def _strip(case: _Case, turn: int, block: int) -> Mended | None:
-    turns, voided = _stripped(case.turns, turn, block)
-    if not voided:
+    edit = case.convo.strip_thinking(turn, block)
+    if not edit.voided:
         return None
     target = case.target
-    loop = cast("Conversation", case.conversation)._state.loop
-    if target is not None and target.thinking_type == "enabled" and loop is not None:
+    if target is not None and target.thinking_type == "enabled" and case.convo._state.loop is not None:
         target = _without_manual(
             target
         )  # a loop that has lost its thinking cannot go on with manual thinking
-    made = case.made(turns, f"{_counted(len(voided), 'thinking block')} taken out.", target=target)
-    return None if made is None else attrs.evolve(made, voided=voided)
+    done = f"{_counted(len(edit.voided), 'thinking block')} taken out."
+    return Mended(edit.conversation, target, done, edit.voided)
 
 
 def _strip_thinking(case: _Case) -> Mended | None:
@@ -329,9 +300,9 @@ def _strip_thinking(case: _Case) -> Mended | None:
 
 def _strip_turn_thinking(case: _Case) -> Mended | None:
     """Take all thinking of the named turn out, with those that the API joins with it, and all later thinking."""
-    turns = case.turns
-    turn = case.turn if case.turn is not None else len(turns)
-    while turn and (turn == len(turns) or turns[turn].role != "assistant"):
+    turns = case.convo.turns
+    turn = len(turns) - 1 if case.turn is None else case.turn
+    while turn and turns[turn].role != "assistant":
         turn -= 1
     while turn and turns[turn - 1].role == "assistant":
         turn -= 1
@@ -346,7 +317,7 @@ def _drop_block(case: _Case) -> Mended | None:
         target = attrs.evolve(case.target, on_stale="drop_block")
     except ValidationError:  # the thinking mode does not have it
         return None
-    return case.made(case.turns, "The service is told to drop void thinking.", target=target)
+    return case.changed("The service is told to drop void thinking.", target)
 
 
 def _without_manual(target: Target) -> Target:
@@ -364,7 +335,7 @@ def _change_thinking(case: _Case) -> Mended | None:
         target = _without_manual(case.target)
     else:
         target = attrs.evolve(case.target, thinking={"type": "adaptive"})
-    return case.made(case.turns, f"The thinking mode is {target.thinking_type or 'off'} now.", target=target)
+    return case.changed(f"The thinking mode is {target.thinking_type or 'off'} now.", target)
 
 
 def _re_pair(case: _Case) -> Mended | None:
@@ -372,23 +343,17 @@ def _re_pair(case: _Case) -> Mended | None:
     convo = case.conversation
     if case.repaired is not None and case.repaired.changes:
         count = len(case.repaired.changes)
-        return case.made(case.turns, f"The history is repaired: {_counted(count, 'change')} made.")
+        return case.changed(f"The history is repaired: {_counted(count, 'change')} made.")
     if isinstance(convo, AwaitingTools):
-        closed = convo.close("interrupted")
-        return case.made(list(closed.turns), "Open calls are answered with errors.")
+        return Mended(convo.close("interrupted"), case.target, "Open calls are answered with errors.")
     return None
 
 
 def _abandon(case: _Case) -> Mended | None:
     """Give up a server call that will not be finished."""
-    convo = case.conversation
-    if not isinstance(convo, AwaitingModel):
+    if not isinstance(case.convo, AwaitingModel):
         return None
-    after = convo.abandon()
-    first = next(
-        (at for at, (a, b) in enumerate(zip(convo.turns, after.turns, strict=False)) if a != b), None
-    )
-    return case.made(list(after.turns), "The unfinished server call is given up.", first=first)
+    return Mended(case.convo.abandon(), case.target, "The unfinished server call is given up.")
 
 
 def _edited(
@@ -398,9 +363,9 @@ def _edited(
 
     `edit` is given a block, the index of its turn and its own, and gives None for a block that goes.
     """
-    out: list[Turn] = []
+    turns: list[Moved] = []
     first: int | None = None
-    for index, turn in enumerate(case.turns):
+    for index, turn in enumerate(case.convo.turns):
         blocks: list[Any] = []
         changed = False
         for at, block in enumerate(turn.blocks):
@@ -409,16 +374,16 @@ def _edited(
             changed |= made is not block
             blocks += [] if made is None else [made]
         if not changed:
-            out.append(turn)
+            turns.append(Moved(turn, index))
             continue
-        first = len(out) if first is None else first
+        first = index if first is None else first
         while blocks and type(blocks[-1]) in THOUGHTS:
             blocks.pop()
-        try:
-            out += [attrs.evolve(cast("Any", turn), blocks=blocks)] if blocks else []
-        except ValidationError:
-            return None
-    return None if first is None else case.made(out, done, first=first)
+        if blocks:
+            turns.append(Moved(attrs.evolve(cast("Any", turn), blocks=blocks), index))
+    if first is None:
+        return None
+    return case.mended(case.convo._edited(Rewrite(first, turns[first:]), case.on_thinking), done)
 
 
 def _drop_named(case: _Case) -> Mended | None:
@@ -431,7 +396,7 @@ def _drop_named(case: _Case) -> Mended | None:
             lambda block, *_: None if _name(block).startswith(ours) else block,
             "The blocks that it is about are taken out.",
         )
-    block: Any = case.turns[turn].blocks[at]
+    block: Any = case.convo.turns[turn].blocks[at]
     if type(block) not in (OpaqueBlock, ServerToolUse) and not str(block.type).endswith("_tool_result"):
         return None
     pair = _pair_id(block)
@@ -472,7 +437,7 @@ def _strip_field(case: _Case) -> Mended | None:
     """Take the named field out of the named block, if the block can be without it."""
     if case.named is None or case.turn is None or case.block is None or not case.named.tail:
         return None
-    block: Any = case.turns[case.turn].blocks[case.block]
+    block: Any = case.convo.turns[case.turn].blocks[case.block]
     if type(block) is OpaqueBlock:
         return None
     name = case.named.tail[-1]
@@ -492,28 +457,31 @@ def _strip_field(case: _Case) -> Mended | None:
 
 def _drop_markers(case: _Case) -> Mended | None:
     """Send no cache markers. A conversation holds none, so this helps a history in wire form."""
-    return None if case.repaired is None else case.made(case.turns, "The cache markers are left out.")
+    return None if case.repaired is None else case.changed("The cache markers are left out.")
 
 
 def _declare_tools(case: _Case) -> Mended | None:
     """Declare the tools that the history has called, by name alone."""
-    convo = cast("Conversation", case.conversation)
-    if convo.preamble.tools:
+    turns = case.convo.turns
+    names = dict.fromkeys(call.name for turn in turns if type(turn) is AssistantTurn for call in turn.calls)
+    if case.convo.preamble.tools or not names:
         return None
-    names = dict.fromkeys(
-        call.name for turn in convo.turns if type(turn) is AssistantTurn for call in turn.calls
-    )
     tools = [Tool(name, {"type": "object"}) for name in names]
     done = "The tools that the history has used are declared; send `tool_choice` of type `none` to have none called."
-    return case.made(case.turns, done, first=0, tools=tools) if tools else None
+    return case.mended(case.convo.with_tools(tools, on_thinking=case.on_thinking), done)
 
 
 def _fold_system(case: _Case) -> Mended | None:
     """Say what system turns say as the user."""
-    turns = case.turns
-    first = next((at for at, turn in enumerate(turns) if type(turn) is SystemTurn), None)
-    folded: list[Turn] = [UserTurn(turn.blocks) if type(turn) is SystemTurn else turn for turn in turns]
-    return None if first is None else case.made(folded, "System turns are user turns now.", first=first)
+    folded = [
+        Moved(UserTurn(turn.blocks) if type(turn) is SystemTurn else turn, index)
+        for index, turn in enumerate(case.convo.turns)
+    ]
+    first = next((each.was for each in folded if each.turn is not case.convo.turns[each.was]), None)
+    if first is None:
+        return None
+    edit = case.convo._edited(Rewrite(first, folded[first:]), case.on_thinking)
+    return case.mended(edit, "System turns are user turns now.")
 
 
 def _media_stub(block: Any) -> Text:
@@ -543,7 +511,7 @@ def _drop_oldest_media(case: _Case) -> Mended | None:
     """Put a note in place of the older half of all images and documents."""
     holders = [
         (index, at)
-        for index, turn in enumerate(case.turns)
+        for index, turn in enumerate(case.convo.turns)
         for at, block in enumerate(turn.blocks)
         if _stubbed(block) is not block
     ]
@@ -554,32 +522,25 @@ def _drop_oldest_media(case: _Case) -> Mended | None:
     return _edited(case, lambda block, *where: _stubbed(block) if where in doomed else block, done)
 
 
-CLEARED = "[The result of this call was cleared to make room.]"
-
-
 def _clear_results(case: _Case) -> Mended | None:
-    """Put a note in place of the results of all rounds but the last two."""
-    answered = [at for at, turn in enumerate(case.turns) if type(turn) is UserTurn and turn.results]
-    keep = answered[-2] if len(answered) > 2 else 0
-
-    def cleared(block: Any, index: int, _: int) -> Any:
-        if type(block) is not ToolResult or index >= keep or block.content == CLEARED:
-            return block
-        return attrs.evolve(block, content=CLEARED)
-
-    return _edited(case, cleared, "The results of older calls are cleared.")
+    """Clear the results of all rounds but the last two."""
+    turns = case.convo.turns
+    answered = [at for at, turn in enumerate(turns) if type(turn) is UserTurn and turn.results]
+    if len(answered) <= 2:
+        return None
+    edit = case.convo.clear_tool_results(answered[-2], on_thinking=case.on_thinking)
+    return case.mended(edit, "The results of older calls are cleared.")
 
 
 def _rewind_open_turn(case: _Case) -> Mended | None:
     """Go back to what the user said last. What the calls of the open turn did stays done."""
-    convo = cast("Conversation", case.conversation)
-    loop = convo._state.loop
-    return None if loop is None or not loop else case.made(case.turns[:loop], "The open turn is taken back.")
+    loop = case.convo._state.loop
+    return Mended(case.convo.rewind(loop), case.target, "The open turn is taken back.") if loop else None
 
 
 def _retry(case: _Case) -> Mended | None:
     """Send the same again."""
-    return case.made(case.turns, "The same request is sent again.")
+    return case.changed("The same request is sent again.")
 
 
 PLANS: Mapping[Plan, Callable[[_Case], Mended | None]] = {

@@ -17,6 +17,7 @@ _HOMES = (
     "preamble",
     "markers",
     "machine",
+    "edits",
     "conversation",
     "anthropic.targets",
     "anthropic.read",

@@ -421,7 +421,8 @@ class SystemTurn(_Turn):
 Turn: TypeAlias = UserTurn | AssistantTurn | SystemTurn
 """A turn of any party."""
 
-THOUGHTS: Final = frozenset({Thinking, RedactedThinking, BLOCKS["unsigned_thinking"]})
+SIGNED: Final = frozenset({Thinking, RedactedThinking})
+THOUGHTS: Final = SIGNED | {BLOCKS["unsigned_thinking"]}
 _BLOCK_CLASSES: Final = frozenset({*BLOCKS.values(), OpaqueBlock})
 
 

@@ -197,6 +197,17 @@ EVERYWHERE = {
     "preamble",
     "rewind",
     "turns",
+    # the edits
+    "clear_tool_results",
+    "common_prefix",
+    "compact",
+    "drop_rounds",
+    "map_text",
+    "map_tool_inputs",
+    "replace",
+    "strip_thinking",
+    "with_system",
+    "with_tools",
 }
 
 
@@ -485,7 +496,9 @@ def test_rewind_keeps_the_first_turns() -> None:
         assert back == conversation(turns[:length], system="s")
         assert back.digest == conversation(turns[:length], system="s").digest
     for length in (-1, len(turns) + 1):
-        with pytest.raises(ValueError, match=f"cannot keep {length} of 5 turns"):
+        with pytest.raises(
+            ValueError, match=rf"length: {length}\. Pass a number from 0 to 5\. \[field-value\]"
+        ):
             convo.rewind(length)
 
 

@@ -27,6 +27,7 @@ ORDER = (
     ("preamble",),
     ("machine",),
     ("log",),
+    ("edits",),
     ("conversation",),
     ("anthropic.targets",),
     ("anthropic.write", "anthropic.read", "anthropic.faults"),

@@ -1,18 +1,20 @@
 """The Anthropic Messages API: requests out, responses in, histories checked."""
 
 from .read import check, from_message, parse
-from .targets import PLATFORMS, Target
+from .targets import PLATFORMS, StaleThinking, Target, stale_thinking
 from .write import BetaRequest, Request, message_map, to_beta_request, to_body, to_messages, to_request
 
 __all__ = [
     "PLATFORMS",
     "BetaRequest",
     "Request",
+    "StaleThinking",
     "Target",
     "check",
     "from_message",
     "message_map",
     "parse",
+    "stale_thinking",
     "to_beta_request",
     "to_body",
     "to_messages",

@@ -24,6 +24,7 @@ from ..blocks import (
     TOOL_USE_ID,
     TOOL_USE_INPUT,
 )
+from ..edits import PREFIX_BOUND
 from ..errors import Rule
 from ..fields import BLOCK_TYPE, UNKNOWN_FIELD
 from ..jsonvalue import VALID_UTF8
@@ -49,7 +50,6 @@ from .targets import (
     BEDROCK_BLANK,
     FIRST_USER,
     PREFILL,
-    PREFIX_BOUND,
     SYSTEM_MODELS,
     THINKING_CONFIG,
     THINKING_FIRST,

@@ -152,7 +152,7 @@ def _origin(data: Mapping[str, Any], target: Target | None, reading: Reading) ->
                 FIELD_TYPE, name, f"{described(value)} where text is due", "Pass the message as it came."
             )
     if target is not None:
-        said["vendor"], said["platform"] = target.vendor, target.platform
+        said["vendor"], said["platform"], said["account"] = target.vendor, target.platform, target.account
     try:
         return Origin(**said)
     except ValidationError as error:
@@ -354,7 +354,7 @@ def _read(
         history.state,
         history.log.calls,
         None if tools is None or preamble is None else preamble.tools,
-        lambda: history.log.chain(len(messages)).stale if whole else None,
+        lambda: history.log.chain(len(messages)).stale_turns() if whole else (),
     )
     if len(messages) > MAX_MESSAGES and (target is not None or stage == "send"):
         reading.fault(MESSAGES_MAX, "messages", f"{len(messages)} messages", f"Send at most {MAX_MESSAGES}.")

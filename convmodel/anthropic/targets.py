@@ -7,6 +7,7 @@ it, and what to say. Nothing here is a branch in the core.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, final
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, fin
 import attrs
 
 from ..blocks import Text
-from ..conversation import Conversation
-from ..errors import Place, Rule, ValidationError, Violation, quoted
+from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation
+from ..edits import PREFIX_BOUND
+from ..errors import BUILT, Place, Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described
 from ..jsonvalue import JsonObject, freeze, is_text
+from ..log import Thinker, thinker
 from ..machine import Calls, Phase, State
 from ..shapes import Tagged
 from ..shapes import faults as shape_faults
-from ..turns import THOUGHTS, cites, has_long_id, is_blank
+from ..turns import SIGNED, THOUGHTS, cites, has_long_id, is_blank
 
 if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
@@ -53,6 +56,8 @@ class Platform(NamedTuple):
     """Takes ids of calls of at most 64 characters."""
     document_needs_text: bool = False
     """Refuses a message with a document and no text."""
+    binds_prefix: bool = True
+    """Lets models check what stands before thinking."""
 
 
 _SEARCHES = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
@@ -70,7 +75,7 @@ PLATFORMS: Mapping[str, Platform] = {
     ),
     "vertex": Platform(server_tools=_SEARCHES | {"web_search"}),
     "foundry": Platform(version_2026_10_21=True),
-    "openrouter": Platform(),
+    "openrouter": Platform(binds_prefix=False),  # OpenRouter's page on Opus 5.5
     # Anthropic-compatible endpoints of other vendors: their thinking is theirs, server tools are unknown to them.
     "deepseek": Platform(vendor="deepseek", server_tools=frozenset(), blank_text=False),
     "kimi": Platform(vendor="kimi", server_tools=frozenset(), blank_text=False),
@@ -78,6 +83,10 @@ PLATFORMS: Mapping[str, Platform] = {
     "glm": Platform(vendor="glm", server_tools=frozenset(), blank_text=False),
 }
 """Platforms by name. Sources: the platform pages of the API documentation and the AWS API reference."""
+
+
+_READ_BY_ITS_KIND = r"(fable|mythos)-5-[2-9]"
+"""Families whose thinking only they themselves read."""
 
 
 class Model(NamedTuple):
@@ -93,17 +102,49 @@ class Model(NamedTuple):
     """Takes system turns in mid-conversation."""
     prefix_bound: bool = False
     """Checks that what stands before a thinking block is what stood there when it was made."""
+    cannot_read: str = _READ_BY_ITS_KIND
+    """Families whose thinking the service drops for it."""
+    cannot_read_elsewhere: str = ""
+    """Families whose thinking the service drops for it on other platforms than its own."""
+    account_bound: bool = False
+    """Its thinking is dropped outside the account that it was made for, and those linked with it."""
 
 
 _MANUAL = frozenset({"enabled", "disabled"})
 _ADAPTIVE = frozenset({"adaptive"})
 MODELS: tuple[Model, ...] = (
-    Model(r"(fable|mythos)-5-[1-9]", _ADAPTIVE, system_turns=True, prefix_bound=True),
+    Model(r"(fable|mythos)-5-[2-9]", _ADAPTIVE, system_turns=True, prefix_bound=True, cannot_read=""),
+    Model(
+        r"(fable|mythos)-5-1",
+        _ADAPTIVE,
+        system_turns=True,
+        prefix_bound=True,
+        cannot_read_elsewhere=r"opus-5-5",
+    ),
     Model(r"(fable|mythos)-5", _ADAPTIVE, system_turns=True),
-    Model(r"opus-5-5", _ADAPTIVE, system_turns=True, prefix_bound=True),
-    Model(r"sonnet-5-5", _ADAPTIVE | {"between_tools"}, system_turns=True, prefix_bound=True),
-    Model(r"haiku-5-5", _ADAPTIVE | {"disabled"}, system_turns=True, prefix_bound=True),
-    Model(r"opus-5", _ADAPTIVE | {"disabled"}, system_turns=True),
+    Model(
+        r"opus-5-5",
+        _ADAPTIVE,
+        system_turns=True,
+        prefix_bound=True,
+        cannot_read=r"(fable|mythos)-5-[1-9]",
+    ),
+    Model(
+        r"sonnet-5-5",
+        _ADAPTIVE | {"between_tools"},
+        system_turns=True,
+        prefix_bound=True,
+        account_bound=True,
+    ),
+    Model(
+        r"haiku-5-5",
+        _ADAPTIVE | {"disabled"},
+        system_turns=True,
+        prefix_bound=True,
+        cannot_read=r"(?!haiku-5-5).*",
+        account_bound=True,
+    ),
+    Model(r"opus-5", _ADAPTIVE | {"disabled"}, system_turns=True, cannot_read=r"(fable|mythos)-5-[1-9]"),
     Model(r"sonnet-5", _ADAPTIVE | {"disabled"}),
     Model(r"opus-4-8", _ADAPTIVE | {"disabled"}, system_turns=True),
     Model(r"opus-4-7|mythos-preview", _ADAPTIVE | {"disabled"}),
@@ -112,8 +153,9 @@ MODELS: tuple[Model, ...] = (
 )
 """Families of models, the first that matches. Sources: the API documentation's pages on errors (prefill), thinking,
 preserved thinking and mid-conversation system messages, and the migration guides of Opus 5.5 and Haiku 5.5. Whether
-Sonnet 5.5 and Haiku 5.5 take system turns is not documented; they are not refused."""
-NEWEST = Model("", _ADAPTIVE, system_turns=True, prefix_bound=True)
+Sonnet 5.5 and Haiku 5.5 take system turns is not documented; they are not refused. Nor is whose thinking each model reads,
+beyond what stands here."""
+NEWEST = Model("", _ADAPTIVE, system_turns=True, prefix_bound=True, cannot_read="")
 """What an unknown model is taken for: the newest family."""
 FOREIGN_MODEL = Model("", _ADAPTIVE | _MANUAL, prefill=True)
 """What a model of another vendor is taken for."""
@@ -126,9 +168,13 @@ def model_facts(model: str, platform: Platform) -> Model:
     """The row of `MODELS` that a model name belongs to."""
     if platform.vendor != "anthropic":
         return FOREIGN_MODEL
+    return next((row for row in MODELS if re.fullmatch(row.pattern, _family(model))), NEWEST)
+
+
+def _family(model: str) -> str:
+    """A model's name less what the platform and the date add to it; empty if it is not known."""
     found = _NAME.search(model)
-    name = found.group(1).replace(".", "-") if found else ""
-    return next((row for row in MODELS if re.fullmatch(row.pattern, name)), NEWEST)
+    return found.group(1).replace(".", "-") if found else ""
 
 
 def _frozen(thinking: ThinkingConfigParam | None) -> JsonObject | None:
@@ -144,13 +190,14 @@ class Target:
         model: The model's name, as the platform writes it. An unknown one is taken for the newest family.
         thinking: The thinking configuration, as the SDK's `ThinkingConfigParam`; None writes none.
         platform: One of `PLATFORMS`: `anthropic`, `bedrock`, `bedrock_converse`, `vertex`, `foundry`, …
+        account: The account that requests are made for, where that is known; replies remember it.
         on_stale: What becomes of thinking that is bound to another prefix, where the model checks that: `refuse` raises
             when the request is written; `drop_block` lets the service leave it out (`block_binding`, a beta). Once used,
             it has to be sent with all later requests.
 
     Raises:
-        ValidationError: `field-type` for a model that is no short text, an unknown platform or a configuration that is no
-            object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration;
+        ValidationError: `field-type` for a model that is no short text, an unknown platform, an account that is no text or
+            a configuration that is no object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration;
             `field-value` for another `on_stale`, or for `drop_block` without enabled or adaptive thinking.
 
     >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
@@ -160,6 +207,7 @@ class Target:
     model: str
     _thinking: JsonObject | None = attrs.field(default=None, alias="thinking", converter=_frozen)
     platform: str = "anthropic"
+    account: str | None = attrs.field(default=None, kw_only=True)
     on_stale: OnStale = attrs.field(default="refuse", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
@@ -175,6 +223,8 @@ class Target:
             violations.extend(shape_faults(self._thinking.thaw(), _THINKING, "thinking"))
         elif self._thinking is not None:
             violations.extend(fault.under("thinking") for fault in Json().faults(self._thinking, FIELD_TYPE))
+        if not (self.account is None or is_text(self.account)):
+            violations.append(Violation(FIELD_TYPE, "account", described(self.account), "Pass text."))
         choice = Choice(("refuse", "drop_block"))
         if not choice.admits(self.on_stale):
             violations.extend(fault.under("on_stale") for fault in choice.faults(self.on_stale, FIELD_TYPE))
@@ -269,12 +319,6 @@ THINKING_FIRST = Rule(
     "Extended thinking; thinking and tool workflows, API documentation",
     "messages.N.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is "
     "enabled, a final `assistant` message must start with a thinking block",
-)
-PREFIX_BOUND = Rule(
-    "thinking-prefix-bound",
-    "What stands before a thinking block is what stood there when the model made it.",
-    "Preserved thinking, API documentation",
-    "messages.N.content.M: Invalid `signature` in `thinking` block. The block is bound to a different conversation.",
 )
 UNSIGNED_FOREIGN = Rule(
     "third-party-unsigned-thinking",
@@ -440,15 +484,15 @@ class Judged(NamedTuple):
     calls: Calls
     tools: Sequence[object] | None
     """The tools of the request; None if they are not known."""
-    stale: Callable[[], int | None]
-    """The first turn whose thinking is bound to another prefix."""
+    stale: Callable[[], Sequence[int]]
+    """The turns whose thinking is bound to another prefix."""
 
 
 def judged(convo: Conversation) -> Judged:
     """A conversation, for the rules of a target."""
     log, length = convo._log, len(convo.turns)
     tools = convo.preamble.tools
-    return Judged(convo.turns, convo._state, log.calls, tools, lambda: log.chain(length).stale)
+    return Judged(convo.turns, convo._state, log.calls, tools, lambda: log.chain(length).stale_turns())
 
 
 def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Violation]:
@@ -467,13 +511,131 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
         yield Violation(FIRST_USER, place.turn(0), "an assistant turn first", "Let the user speak first.")
     if history.tools is not None and not history.tools and "client-tools" in state.traits:
         yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
-    binds = target.model_facts.prefix_bound and target.on_stale == "refuse"
-    if binds and (stale := history.stale()) is not None:
-        at = next(i for i, block in enumerate(turns[stale].blocks) if type(block) in THOUGHTS)
+    bound = _bound(turns, history.stale, target) if target.on_stale == "refuse" else ()
+    for index in bound[:1]:
+        at = next(i for i, block in enumerate(turns[index].blocks) if type(block) in SIGNED)
         fix = "Restore what stood before it, drop this and all later thinking, or send it with `drop_block`."
-        yield Violation(PREFIX_BOUND, place.at(stale, at), "thinking bound to another prefix", fix)
+        yield Violation(PREFIX_BOUND, place.at(index, at), "thinking bound to another prefix", fix)
     if thinking == "enabled" and state.loop is not None and state.phase is not Phase.DONE:
         yield from _loop_start(turns, state.loop, target, place)
+
+
+def _bound(turns: Sequence[Any], stale: Callable[[], Sequence[int]], target: Target) -> list[int]:
+    """The turns whose thinking the target reads and finds bound to another prefix."""
+    if not (target.model_facts.prefix_bound and target.facts.binds_prefix):
+        return []
+    return [
+        index for index in stale() if (who := thinker(turns[index])) is None or _unread(who, target) is None
+    ]
+
+
+def _unread(who: Thinker, target: Target) -> StaleReason | None:
+    """Why the target does not get thinking of this producer, whatever stands before it.
+
+    The reasons of the API in its order of precedence, behind the one that comes before all: it is left out here.
+    """
+    if who.vendor != target.vendor:
+        return "foreign_vendor"
+    if target.vendor != "anthropic" or who.model is None:
+        return None
+    facts, made_by = target.model_facts, _family(who.model)
+    elsewhere = who.account is not None and target.account is not None and who.account != target.account
+    if elsewhere and model_facts(who.model, target.facts).account_bound:
+        return "organization_binding_mismatch"
+    unread = [facts.cannot_read] + [facts.cannot_read_elsewhere] * (target.platform != "anthropic")
+    # A model reads its own family, whatever that is called.
+    if (
+        made_by
+        and facts is not model_facts(who.model, target.facts)
+        and any(re.fullmatch(pattern, made_by) for pattern in unread)
+    ):
+        return "model_binding_mismatch"
+    return None
+
+
+def _due(value: object, cls: type | tuple[type, ...], path: str, what: str) -> None:
+    if not isinstance(value, cls):
+        found = f"{described(value)} where {what} is due"
+        raise ValidationError([Violation(FIELD_TYPE, path, found, f"Pass {what}.")])
+
+
+StaleReason: TypeAlias = Literal[
+    "foreign_vendor",
+    "organization_binding_mismatch",
+    "model_binding_mismatch",
+    "prefix_binding_mismatch",
+]
+"""Why a thinking block does not reach a model. All but the first are the API's words; `foreign_vendor` is thinking of
+another vendor, or without a signature, which convmodel leaves out itself."""
+
+
+@final
+@attrs.frozen
+class StaleThinking:
+    """A thinking block that a target would refuse, or not get.
+
+    Args:
+        turn: The turn that it stands in.
+        block: Its place there.
+        reason: Why.
+    """
+
+    turn: int
+    block: int
+    reason: StaleReason
+
+    @property
+    def path(self) -> str:
+        """Where it stands: `turns[1].blocks[0]`."""
+        return BUILT.at(self.turn, self.block)
+
+
+def stale_thinking(conversation: Conversation, target: Target) -> tuple[StaleThinking, ...]:
+    """The thinking blocks that a target would refuse, or that its model would not get. The history keeps them all.
+
+    Thinking that is bound to another prefix (`prefix_binding_mismatch`) is refused, or dropped with
+    `on_stale="drop_block"`; the service drops what the model cannot read without a word, and takes it again once the model
+    can. What is not known of an origin counts as fitting. The check costs what it finds, not what the history holds.
+
+    Args:
+        conversation: A conversation in any state.
+        target: Where it is to go.
+
+    Returns:
+        The blocks in their order, each with one reason: the first that holds, in the API's order of precedence.
+
+    Raises:
+        ValidationError: `field-type` for anything else.
+
+    >>> from convmodel import AssistantTurn, Origin, Thinking, UserTurn, conversation
+    >>> thought = AssistantTurn([Thinking("Hm.", "c2ln"), "Hi."], Origin(model="claude-opus-5-5"))
+    >>> stale_thinking(conversation([UserTurn("Hello."), thought]), Target("claude-haiku-5-5"))
+    (StaleThinking(turn=1, block=0, reason='model_binding_mismatch'),)
+    """
+    _due(conversation, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
+    _due(target, Target, "target", "a Target")
+    log, turns = conversation._log, conversation.turns
+    reasons: dict[int, StaleReason] = {}
+    unsigned: set[int] = set()
+    for who, at in log.thinkers.copy().items():
+        until = bisect_left(at, len(turns))
+        if (reason := _unread(who, target)) is not None:
+            reasons.update(dict.fromkeys(at[:until], reason))
+        elif not who.signed and target.vendor == "anthropic":
+            unsigned.update(at[:until])
+    bound = _bound(turns, log.chain(len(turns)).stale_turns, target)
+    reasons.update(dict.fromkeys(bound, "prefix_binding_mismatch"))
+    found: list[StaleThinking] = []
+    for index in sorted(reasons.keys() | unsigned):
+        for place, block in enumerate(turns[index].blocks):
+            reason = reasons.get(index)
+            if type(block) in THOUGHTS - SIGNED:
+                reason = (
+                    "foreign_vendor" if target.vendor == "anthropic" or reason == "foreign_vendor" else None
+                )
+            if type(block) in THOUGHTS and reason is not None:
+                found.append(StaleThinking(index, place, reason))
+    return tuple(found)
 
 
 def _marked(turns: Sequence[Any], row: TraitRule, trait: str, place: Place) -> Iterator[Violation]:

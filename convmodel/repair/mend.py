@@ -9,10 +9,10 @@ import attrs
 import msgspec
 
 from ..anthropic import Target, check, parse
-from ..anthropic.targets import PREFIX_BOUND
 from ..blocks import UnsignedThinking
 from ..conversation import Conversation, conversation
 from ..declared import SENT
+from ..edits import PREFIX_BOUND
 from ..fields import BROKEN, Reading, mapping, read_value, thawed
 from ..jsonvalue import decode
 from ..markers import CACHE_MAX, CACHE_ORDER

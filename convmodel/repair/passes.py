@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from ..anthropic.read import EMPTY_SEPARATOR, WIRE_BLOCKS
 from ..anthropic.targets import (
-    PREFIX_BOUND,
     SERVER_TOOL_PLATFORM,
     SYSTEM_MODELS,
     TAIL_OPEN,
@@ -28,6 +27,7 @@ from ..blocks import (
     media_type_of,
 )
 from ..conversation import CLOSING, RECEIVED, CloseReason
+from ..edits import PREFIX_BOUND
 from ..errors import Rule, join, quoted
 from ..jsonvalue import VALID_UTF8, decode
 from ..machine import (

@@ -162,9 +162,10 @@ class _Model(NamedTuple):
     system_role: bool = True
     forced_tools: bool = True
     disabled_at_any_effort: bool = True
+    checks_prefix: bool = False
 
 
-_NEWEST = _Model(("adaptive",), forced_tools=False)
+_NEWEST = _Model(("adaptive",), forced_tools=False, checks_prefix=True)
 
 # First row that fits: lines of models, lowest version, facts. From the pages on errors (prefill, thinking
 # types), on mid-conversation system messages, and on what is new in each model; what is not documented counts
@@ -174,8 +175,8 @@ _MODELS = (
     (("fable", "mythos"), (5, 0), _Model(("adaptive",))),
     (("fable", "mythos"), (0, 0), _Model(("enabled", "adaptive"), system_role=False)),
     (("opus",), (5, 5), _NEWEST),
-    (("sonnet",), (5, 5), _Model(("adaptive", "between_tools"), forced_tools=False)),
-    (("haiku",), (5, 5), _Model(("adaptive", "disabled"))),
+    (("sonnet",), (5, 5), _Model(("adaptive", "between_tools"), forced_tools=False, checks_prefix=True)),
+    (("haiku",), (5, 5), _Model(("adaptive", "disabled"), checks_prefix=True)),
     (("opus",), (5, 0), _Model(("adaptive", "disabled"), disabled_at_any_effort=False)),
     (("opus",), (4, 8), _Model(("adaptive", "disabled"))),
     (("opus", "sonnet", "haiku"), (4, 7), _Model(("adaptive", "disabled"), system_role=False)),
@@ -186,6 +187,11 @@ _LINE_FIRST = re.compile(
     r"claude-(fable|mythos|opus|sonnet|haiku)-(?:preview|(\d{1,2})(?:-(\d{1,2}))?)(?!\d)"
 )
 _VERSION_FIRST = re.compile(r"claude-(\d)(?:-(\d))?-(opus|sonnet|haiku)")
+
+
+def checks_prefix(model: str, platform: str) -> bool:
+    """Whether a model compares what stands before thinking ("Preserved thinking" page); not so by way of OpenRouter."""
+    return _model(model).checks_prefix and platform != "openrouter"
 
 
 def _model(name: str) -> _Model:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from .judge import judge
+from .prefix import BINDING_BETA, Checked, Signer
 from .schema import block_types
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class MessagesServer:
     - an `ApiError`;
     - a function of the request's body that returns one of these.
 
-    Replies are sent as they are, without a check. `platform` says whose rules hold, as in `judge`. A request
+    Replies are sent as they are, without a check. With `preserved_thinking` the thinking in them is signed over
+    the request that it answers, whatever signature the script gives, and later requests are held to it, as the
+    models with preserved thinking do. `platform` says whose rules hold, as in `judge`. A request
     that `judge` finds fault with is answered with status 400 and takes no reply; so is one that asks for
     streaming, which is not there yet. When the script has no reply left, or a function in it fails, the
     answer is status 500.
@@ -87,11 +90,18 @@ class MessagesServer:
     [{'role': 'user', 'content': 'Hi'}]
     """
 
-    def __init__(self, script: Iterable[ScriptedReply] = (), *, platform: str = "anthropic") -> None:
+    def __init__(
+        self,
+        script: Iterable[ScriptedReply] = (),
+        *,
+        platform: str = "anthropic",
+        preserved_thinking: bool = False,
+    ) -> None:
         self._script = iter(script)
         self._platform = platform
         self._lock = threading.Lock()
         self._bodies: list[bytes] = []
+        self._signer = Signer(platform) if preserved_thinking else None
         self._requests: list[bytes] = []
         self._answered = 0
         self._unknown: list[object] = []
@@ -153,12 +163,18 @@ class MessagesServer:
             self._requests.append(raw)
         if faults := judge(self._without_own(body), platform=self._platform, betas=betas):
             return ApiError(400, "invalid_request_error", faults[0].message)
+        checked = self._signer.check(body) if self._signer else Checked()
+        if checked.fault:
+            return ApiError(400, "invalid_request_error", checked.fault.message)
         if body.get("stream"):
             return ApiError(400, "invalid_request_error", "stream: this local double does not stream yet")
         try:
-            return self._reply(body)
+            reply = self._reply(body)
         except Exception as error:  # noqa: BLE001  # whatever a script does wrong is told to its client
             return _ScriptError(500, "api_error", f"the script failed: {type(error).__name__}: {error}")
+        if BINDING_BETA in betas and not isinstance(reply, ApiError):
+            reply["input_transformations"] = list(checked.dropped)
+        return reply
 
     def _without_own(self, body: Any) -> Any:
         """A body without the blocks of unknown types that this server sent: the service takes its own blocks back."""
@@ -186,8 +202,10 @@ class MessagesServer:
         answer = reply(body) if callable(reply) else reply
         if isinstance(answer, ApiError):
             return answer
-        given = dict(answer) if isinstance(answer, Mapping) else {"content": list(answer)}
+        given: Json = dict(answer) if isinstance(answer, Mapping) else {"content": list(answer)}
         content: Any = given.get("content", [])
+        if self._signer:
+            given["content"] = content = self._signer.signed(body, content)
         calls = any(block.get("type") == "tool_use" for block in content)
         self._unknown += [block for block in content if block.get("type") not in block_types()]
         response = {

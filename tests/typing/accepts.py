@@ -18,6 +18,7 @@ from convmodel import (
     ContainerUpload,
     Conversation,
     Document,
+    Edit,
     Image,
     Interrupted,
     JsonObject,
@@ -48,10 +49,12 @@ from convmodel import (
 from convmodel.anthropic import (
     BetaRequest,
     Request,
+    StaleThinking,
     Target,
     check,
     from_message,
     parse,
+    stale_thinking,
     to_beta_request,
     to_body,
     to_messages,
@@ -67,6 +70,14 @@ def weather(city: str) -> str:
 
 def run(call: ToolUse) -> str:
     return weather(**call.input)
+
+
+def edits(convo: Conversation, target: Target) -> tuple[str, ...]:
+    assert_type(convo.replace(0, UserTurn("x")), Edit)
+    assert_type(convo.common_prefix(convo), Conversation | None)
+    assert_type(stale_thinking(convo, target), tuple[StaleThinking, ...])
+    edit = convo.map_tool_inputs(lambda call: {**call.input, "key": "…"}, on_thinking="strip_after")
+    return edit.conversation.drop_rounds(2).conversation.compact("They talked.", on_thinking="keep").voided
 
 
 def a_beta_request(client: anthropic.Anthropic, convo: AwaitingModel, target: Target) -> BetaMessage:
