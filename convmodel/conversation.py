@@ -16,6 +16,7 @@ from .edits import (
     mapped,
     replaced,
     stripped,
+    supplied,
     with_input,
     with_text,
     without_rounds,
@@ -245,6 +246,25 @@ class _Conversation:
         """
         self._place(before, "before")
         return self._edited(without_rounds(self._log, self._length, before), on_thinking)
+
+    def supply(self, result: ToolResult, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """A real result in the place of one that `close` or a repair has made for want of it.
+
+        Args:
+            result: The result, which has come after all.
+            on_thinking: What becomes of thinking that this voids.
+
+        Raises:
+            ValidationError: `tool-result-has-use` if no answered call has its id, `tool-result-once` if the call has a real
+                result; `thinking-prefix-bound`, and the rules that the result breaks.
+
+        >>> call = ToolUse("toolu_1", "look", {})
+        >>> closed = start("Look.").receive(AssistantTurn([call])).close("lost")
+        >>> closed.supply(call.result("A cat.")).conversation.turns[2].blocks[0].synthetic is None
+        True
+        """
+        require(result, ToolResult, "result", "a ToolResult")
+        return self._edited(supplied(self._log, self._length, result), on_thinking)
 
     def clear_tool_results(self, before: int, *, on_thinking: OnThinking = "refuse") -> "Edit":
         """With a short note in place of what the results before a turn held.

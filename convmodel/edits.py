@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import attrs
 
 from .blocks import ContentBlockSource, PlainTextSource, ServerToolUse, Text, ToolResult, ToolUse
-from .errors import BUILT, Rule, ValidationError, Violation
+from .errors import BUILT, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, Choice
 from .log import ALTERED, BINDING_VERSION, Log
-from .machine import TABLE, Phase, State
+from .machine import CLIENT, RESULT_HAS_USE, TABLE, Phase, State
 from .preamble import Preamble
-from .turns import SIGNED, AssistantTurn, Turn, UserTurn
+from .turns import RESULT_ONCE, SIGNED, AssistantTurn, Turn, UserTurn
 
 PREFIX_BOUND = Rule(
     "thinking-prefix-bound",
@@ -140,6 +140,28 @@ def cleared(log: Log, length: int, before: int) -> Rewrite:
 
     made = mapped(log, before, clear)
     return Rewrite(made.first, [*made.turns, *unchanged(log, max(made.first, before), length)])
+
+
+def supplied(log: Log, length: int, result: ToolResult) -> Rewrite:
+    """A real result in the place of one that was made for want of it.
+
+    Raises:
+        ValidationError: `tool-result-has-use` if no call has its id; `tool-result-once` if the call has a real result.
+    """
+    call = log.calls.last(CLIENT, result.tool_use_id, length)
+    index = None if call is None else log.calls.answer(call, length)
+    if index is None:
+        found, fix = f"no answered call {quoted(result.tool_use_id)}", "Answer an open call with `answer`."
+        raise ValidationError([Violation(RESULT_HAS_USE, "result.tool_use_id", found, fix)])
+    turn = log.turns[index]
+    blocks = [
+        result if type(it) is ToolResult and it.tool_use_id == result.tool_use_id and it.synthetic else it
+        for it in turn.blocks
+    ]
+    if result not in blocks:
+        found, fix = f"a second real result for {quoted(result.tool_use_id)}", "Keep the first."
+        raise ValidationError([Violation(RESULT_ONCE, "result", found, fix)])
+    return replaced(log, length, index, _with_blocks(turn, blocks, index))
 
 
 def _settled(state: State) -> bool:

@@ -207,9 +207,14 @@ class Calls:
         same = self._by_id.get((kind, id), ())
         return next((call for call in reversed(same) if call.turn < before), None)
 
+    def answer(self, call: Located, before: int) -> int | None:
+        """The turn that has answered a call; None if none has."""
+        index = self._answers.get((call.turn, call.at), before)
+        return index if index < before else None
+
     def waits(self, call: Located, before: int) -> bool:
         """Whether no turn has answered a call."""
-        return self._answers.get((call.turn, call.at), before) >= before
+        return self.answer(call, before) is None
 
     def open(self, state: State, before: int) -> list[Located]:
         """The client calls that wait for results, in their order."""

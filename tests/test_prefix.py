@@ -26,6 +26,7 @@ from convmodel import (
     Origin,
     PlainTextSource,
     RedactedThinking,
+    Reply,
     SearchResult,
     ServerToolUse,
     SystemTurn,
@@ -707,3 +708,40 @@ def test_switching_the_model_and_back_sends_the_same_bytes_again() -> None:
     assert b"thought 1" not in to_body(answered.user("y"), kimi)
     assert to_body(answered.user("y"), BOUND).startswith(sent[:-3])
     assert loads(dumps(answered)) == answered
+
+
+# ---------------------------------------------------------------- a result that comes late
+
+
+def test_a_real_result_takes_the_place_of_a_made_one() -> None:
+    call, other = ToolUse("a", "f", {}), ToolUse("b", "f", {})
+    asked = start("x").assistant(call, other)
+    assert isinstance(asked, AwaitingTools)
+    closed = asked.close("lost").assistant("y")
+    assert (
+        loads(dumps(closed)).supply(call.result("A")).conversation
+        == closed.supply(call.result("A")).conversation
+    )
+    made = closed.supply(call.result("A")).conversation
+    results = [block for block in made.turns[2].blocks if isinstance(block, ToolResult)]
+    assert [(result.content, result.synthetic) for result in results[:1]] == [("A", None)]
+    assert results[1].synthetic == "lost"
+    assert refused(lambda: made.supply(call.result("again"))) == [("tool-result-once", "result")]
+    assert refused(lambda: asked.supply(call.result("A"))) == [("tool-result-has-use", "result.tool_use_id")]
+    assert refused(lambda: start("x").supply(call.result("A"))) == [
+        ("tool-result-has-use", "result.tool_use_id")
+    ]
+    assert refused(lambda: closed.supply(cast("Any", None))) == [("field-type", "result")]
+
+
+def test_a_late_result_voids_what_was_thought_after_the_made_one() -> None:
+    call = ToolUse("a", "f", {})
+    asked = start("x").receive(AssistantTurn([call], Origin()))
+    assert isinstance(asked, AwaitingTools)
+    convo = asked.close("lost").receive(Reply([Thinking("t", "s"), "y"], Origin(stop_reason="end_turn")))
+    assert isinstance(convo, AwaitingUser)
+    assert refused(lambda: convo.supply(call.result("A"))) == [
+        ("thinking-prefix-bound", "turns[3].blocks[0]")
+    ]
+    edit = convo.supply(call.result("A"), on_thinking="strip_after")
+    assert edit.voided == ("turns[3].blocks[0]",)
