@@ -326,10 +326,10 @@ class _Edit:
         found: dict[str | None, str | None] = {}
         for at, row in enumerate(self.rows):
             parent = _parent(row)
-            if parent not in self.dropped:
+            if parent is None or parent not in self.dropped:
                 continue
             way: dict[str | None, None] = {}
-            up = parent
+            up: str | None = parent
             while up in self.dropped and up not in found and up not in way:
                 way[up] = None
                 up = above.get(up)
