@@ -158,6 +158,12 @@ def _uuid(row: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _parent(row: Any) -> str | None:
+    """The uuid of the record that a record hangs on."""
+    value = row.get("parentUuid") if isinstance(row, dict) else None
+    return value if isinstance(value, str) else None
+
+
 def _walk(
     rows: Sequence[Any], records: Mapping[str, int], leaf: int, notes: list[tuple[int, str]]
 ) -> Iterator[int]:
@@ -172,8 +178,8 @@ def _walk(
         seen.add(at)
         yield at
         row = rows[at]
-        parent = row.get("parentUuid")
-        if not isinstance(parent, str) or row.get("subtype") == "compact_boundary":
+        parent = _parent(row)
+        if parent is None or row.get("subtype") == "compact_boundary":
             return
         parent = heads.get(_uuid(row)) or tails.get(parent, parent)
         if parent not in records:
@@ -205,12 +211,12 @@ def _groups(rows: Sequence[Any], known: set[int], chain: tuple[int, ...]) -> Ite
     on_chain = set(chain)
     answered: set[Any] = set()
     for at in spoken:
-        id, parent = _response_id(rows[at]), rows[at].get("parentUuid")
+        id, parent = _response_id(rows[at]), _parent(rows[at])
         if id is not None:
             responses.setdefault(id, []).append(at)
         elif at in on_chain:
             answered |= _answers(rows[at])
-        elif isinstance(parent, str) and _answers(rows[at]):
+        elif parent is not None and _answers(rows[at]):
             hanging.setdefault(parent, []).append(at)
     for at in chain:
         id = _response_id(rows[at])
@@ -316,11 +322,11 @@ class _Edit:
         """Hang the children of records that go on the next one above that stays."""
         if not self.dropped:
             return
-        above = {_uuid(row): row.get("parentUuid") for row in self.rows if _uuid(row) in self.dropped}
+        above = {_uuid(row): _parent(row) for row in self.rows if _uuid(row) in self.dropped}
         found: dict[str | None, str | None] = {}
         for at, row in enumerate(self.rows):
-            parent = row.get("parentUuid") if isinstance(row, dict) else None
-            if not isinstance(parent, str) or parent not in self.dropped:
+            parent = _parent(row)
+            if parent is None or parent not in self.dropped:
                 continue
             way: dict[str | None, None] = {}
             up: str | None = parent
@@ -365,10 +371,14 @@ class _Edit:
             record = {"parentUuid": tip, **carried, "type": message["role"], "message": message, "uuid": id}
             self.made.setdefault(before, []).append(record)
             tip = id
-            for at in self.session.chain[place + 1 :]:
-                if _uuid(self.rows[at]) not in self.dropped:
-                    self.parents[at] = id
-                    break
+            after = place + 1
+            while after < len(self.session.chain) and _uuid(self._row(after)) in self.dropped:
+                after += 1
+            if after < len(self.session.chain):
+                self.parents[self.session.chain[after]] = id
+
+    def _row(self, place: int) -> Any:
+        return self.rows[self.session.chain[place]]
 
     def text(self, text: str, spans: Sequence[Span]) -> str:
         """The file as it is with all of that."""
@@ -389,8 +399,12 @@ class _Edit:
             found = record["parentUuid"]
             edits.append(((found.start, found.end), spelled(self.parents[at], line, ascii_only=plain)))
         if at in self.contents:
-            found = members(line, record["message"].start)["content"]
-            edits.append(((found.start, found.end), spelled(self.contents[at], line, ascii_only=plain)))
+            content = spelled(self.contents[at], line, ascii_only=plain)
+            inner, start = members(line, record["message"].start), record["message"].start + 1
+            if "content" in inner:
+                edits.append(((inner["content"].start, inner["content"].end), content))
+            else:
+                edits.append(((start, start), f'"content":{content},'))
         return replaced(line, edits)
 
 

@@ -62,7 +62,7 @@ class History:
             path: The path of a violation or a change.
         """
         found = re.match(r"messages\[(\d+)\](?:\.content\[(\d+)\])?", path)
-        if found is None or not self.lines:
+        if found is None or int(found[1]) >= len(self.lines):
             return None
         homes = self.lines[int(found[1])]
         return homes[min(int(found[2] or 0), len(homes) - 1)]
@@ -243,7 +243,7 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     Raises:
         OSError: It cannot be written; what was there is there still.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     if path.exists():
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):

@@ -450,6 +450,18 @@ def test_no_value_in_a_record_makes_reading_fail(junk: Any) -> None:
         mended("\n".join(map(json.dumps, rows)).encode())
 
 
+def test_a_message_without_content_gets_some_or_goes() -> None:
+    rows = [json.loads(line) for line in parallel().lines]
+    rows.append({"parentUuid": [], "uuid": "9", "type": "user", "message": {"role": "user"}})
+    rows.append(
+        {"parentUuid": "9", "uuid": "10", "type": "user", "message": {"role": "user", "content": "x"}}
+    )
+    rows.append({"parentUuid": "10", "uuid": "11", "type": "assistant", "message": {"role": "assistant"}})
+    made = mended("\n".join(map(json.dumps, rows)).encode()).decode().splitlines()
+    assert json.loads(made[-2]) == {**rows[-2], "parentUuid": None}
+    assert made[-1] == json.dumps(rows[-1]).replace('{"role"', '{"content":[],"role"')
+
+
 def test_the_work_on_a_session_grows_with_its_records_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder is asked a fixed number of times a record, whatever the length of the file."""
     from convmodel import files, jsontext, jsonvalue
