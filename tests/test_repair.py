@@ -566,3 +566,14 @@ def test_what_json_cannot_hold_is_not_lost_silently() -> None:
     assert [(fault.rule.id, fault.path) for fault in made.unrepaired] == [
         ("json-value", "messages[1].content[0].input.n")
     ]
+
+
+def test_a_null_inside_a_servers_result_is_left_out_and_said() -> None:
+    found = {
+        **FOUND,
+        "content": {"type": "web_search_tool_result_error", "error_code": "unavailable", "id": None},
+    }
+    made = repair([user("x"), model(SEARCH, found, "y"), user("z")])
+    assert made.messages is not None
+    assert check(made.messages) == ()
+    assert changes(made) == [("messages[1].content[1].content", "unknown-field-rejected", "dropped")]

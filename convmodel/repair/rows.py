@@ -252,6 +252,8 @@ def _trimmed(kind: Kind, value: Any, path: str, work: Work) -> Any:
         made = trimmed(value, kind.holds, reading, path)
         for fault in reading.dropped:
             work.note(fault.path, fault.rule, "dropped", "a field")
+        if made != value and not reading.dropped:
+            work.note(path, UNKNOWN_FIELD, "dropped")  # nulls, which a reading leaves out without a word
         return made
     if isinstance(kind, Nested) and isinstance(value, dict):
         cls = kind.by_type.get(str(value.get("type"))) if kind.by_type else kind.classes[0]
