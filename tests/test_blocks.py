@@ -497,6 +497,16 @@ BAD: list[tuple[str, Callable[[], object], list[tuple[str, str]]]] = [
         lambda: OpaqueBlock({"type": "text"}),
         [("field-value", "data.type")],
     ),
+    (
+        "an opaque call of a known server tool",
+        lambda: OpaqueBlock({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search"}),
+        [("field-value", "data.type")],
+    ),
+    (
+        "an opaque call of a server tool without an id",
+        lambda: OpaqueBlock({"type": "server_tool_use", "name": "memory_search"}),
+        [("required-field", "data.id")],
+    ),
     ("an opaque block of another type", lambda: untyped.OpaqueBlock("text"), [("field-type", "data")]),
     ("an empty search result", lambda: SearchResult("s", "t", []), [("search-result-content", "content")]),
     ("a tool without schema", lambda: untyped.Tool("look", None), [("field-type", "input_schema")]),
