@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, cast, final
+from typing import Any, ClassVar, Literal, TypeAlias, cast, final, get_args
 
 import attrs
 from attrs import field
@@ -1285,13 +1285,13 @@ ServerToolResult: TypeAlias = (
 @final
 @attrs.frozen
 class OpaqueBlock(Value):
-    """A block of a type that this version does not know. It is kept in place and goes back as it came.
+    """A block of a type, or a call of a server tool, that is not known yet. It stays in place and goes back as it came.
 
     Args:
         data: The whole block, with its `type`.
 
     Raises:
-        ValidationError: `required-field` without a type; `field-value` for a type that has a class of its own.
+        ValidationError: `required-field` without a type; `field-value` for a block that has a class of its own.
 
     >>> OpaqueBlock({"type": "connector_text", "connector_text": "…"}).type
     'connector_text'
@@ -1306,13 +1306,34 @@ class OpaqueBlock(Value):
         """The type that the service gave."""
         return cast("str", self.data["type"])
 
+    @property
+    def id(self) -> str | None:
+        """The id that the service gave, if it did."""
+        return self._text("id")
+
+    @property
+    def tool_use_id(self) -> str | None:
+        """The id of the call that the block answers, if it answers one."""
+        return self._text("tool_use_id")
+
+    @property
+    def name(self) -> str | None:
+        """The name that the service gave, if it did."""
+        return self._text("name")
+
+    def _text(self, key: str) -> str | None:
+        value = self.data.get(key)
+        return value if isinstance(value, str) else None
+
     def faults(self) -> Iterable[Violation]:
         if "type" not in self.data:
             yield Violation(REQUIRED_FIELD, "data.type", "nothing", "Add `type`.")
         elif not isinstance(self.data["type"], str):
             yield Violation(FIELD_TYPE, "data.type", described(self.data["type"]), "Use text.")
-        elif self.data["type"] in BLOCK_TYPES:
+        elif class_of(self.data) is not None:
             yield Violation(FIELD_VALUE, "data.type", f"the known type {self.type!r}", "Use its own class.")
+        elif self.type == ServerToolUse.type and self.id is None:
+            yield Violation(REQUIRED_FIELD, "data.id", "nothing", "Add `id`.")
 
     def __repr__(self) -> str:
         return f"OpaqueBlock({short(self.type)})"
@@ -1350,4 +1371,11 @@ BLOCKS: dict[str, type[Any]] = {
 }
 """The class of each block type."""
 
-BLOCK_TYPES = frozenset(BLOCKS)
+_SERVER_TOOLS = frozenset(get_args(attrs.fields(ServerToolUse).name.type))
+
+
+def class_of(data: Mapping[str, Any]) -> type[Any] | None:
+    """The class of a block's data; None for a type, or a call of a server tool, that this version does not know."""
+    cls = BLOCKS.get(data["type"])
+    new = cls is ServerToolUse and isinstance(data.get("name"), str) and data["name"] not in _SERVER_TOOLS
+    return None if new else cls

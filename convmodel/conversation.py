@@ -147,6 +147,7 @@ class _Conversation:
         >>> hello.assistant("Hi.").common_prefix(hello.assistant("Good morning.")) == hello
         True
         """
+        require(other, _Conversation, "other", "a conversation")
         chains, states = self._log.chained(self._length), self._log.states
 
         def shared(length: int) -> bool:
@@ -345,6 +346,7 @@ class _Conversation:
         Raises:
             ValidationError: `thinking-prefix-bound`, and the rules that an input breaks.
         """
+        require(change, Callable, "change", "a function")
         return self._edited(mapped(self._log, self._length, with_input(change)), on_thinking)
 
     def map_text(self, change: Callable[[str], str], *, on_thinking: OnThinking = "refuse") -> "Edit":
@@ -360,6 +362,7 @@ class _Conversation:
         >>> start("My key is 1234.").map_text(lambda text: text.replace("1234", "…")).conversation.turns[0]
         UserTurn([Text('My key is ….')])
         """
+        require(change, Callable, "change", "a function")
         return self._edited(mapped(self._log, self._length, with_text(change)), on_thinking)
 
     def strip_thinking(self, turn: int, block: int = 0) -> "Edit":

@@ -430,8 +430,8 @@ def _assistant(
             server.make(Located(block, index, i))
         elif kind != "tool_result" and kind.endswith("_tool_result"):
             served = True
-            id = block.data.get("tool_use_id") if type(block) is OpaqueBlock else block.tool_use_id
-            call = server.answer(id) if isinstance(id, str) else None
+            id = block.tool_use_id
+            call = server.answer(id) if id is not None else None
             if call is None:
                 if type(block) is not OpaqueBlock and id is not None and not (unsure or state.unsure):
                     found = f"a {kind} for {quoted(id)}, which no call before it has"

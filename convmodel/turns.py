@@ -467,7 +467,7 @@ class Reply:
         return tuple(block for block in self.blocks if type(block) is ToolUse)
 
 
-def unfinished_calls(blocks: Sequence[AnyBlock]) -> tuple[ServerToolUse, ...]:
+def unfinished_calls(blocks: Sequence[AnyBlock]) -> tuple[AnyBlock, ...]:
     """The server calls among some blocks that no result among them answers."""
     answered = {getattr(block, "tool_use_id", None) for block in blocks}
-    return tuple(block for block in blocks if type(block) is ServerToolUse and block.id not in answered)
+    return tuple(block for block in blocks if block.type == ServerToolUse.type and block.id not in answered)

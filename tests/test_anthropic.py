@@ -57,6 +57,7 @@ from convmodel.anthropic import (
     to_messages,
     to_request,
 )
+from convmodel.storage import dumps, loads
 from convmodel.testing import ApiError, MessagesServer, judge
 
 Json = dict[str, Any]
@@ -318,6 +319,37 @@ def test_a_block_of_an_unknown_type_is_kept_in_place_and_sent_back_verbatim(
     after = start("hi").receive(reply)
     assert isinstance(after, AwaitingUser)
     assert json.dumps(cast("Any", to_messages(after))[1]["content"][1]) == json.dumps(unknown)
+
+
+@each_reading
+def test_a_call_of_an_unknown_server_tool_is_kept_in_place_and_pairs_up(
+    reading: Callable[[Json], Any],
+) -> None:
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "memory_search", "input": {"q": [1.0]}}
+    found = {"type": "memory_search_tool_result", "tool_use_id": "srvtoolu_1", "content": {"type": "new"}}
+    called = {**call, "caller": {"type": "direct"}}
+    whole = from_message(reading(response(text("a"), called, found, text("b"))))
+    assert whole.blocks == (Text("a"), OpaqueBlock(called), OpaqueBlock(found), Text("b"))
+    assert whole.dropped == ()
+    after = start("hi").receive(whole)
+    assert isinstance(after, AwaitingUser)
+    assert cast("Any", to_messages(after))[1]["content"] == [text("a"), called, found, text("b")]
+    assert loads(dumps(after)) == after
+    assert [v.rule for v in check(to_messages(after))] == ["server-name-enum", "block-type-known"]
+
+    paused = start("hi").receive(from_message(reading(response(text("a"), call, stop_reason="pause_turn"))))
+    assert isinstance(paused, AwaitingModel)
+    with pytest.raises(ValidationError, match="server-use-has-result"):
+        paused.user("Well?")
+    assert paused.abandon().turns[-1].blocks == (Text("a"),)
+    assert isinstance(paused.receive(from_message(reading(response(found, text("b"))))), AwaitingUser)
+    cut = start("hi").receive(from_message(reading(response(text("a"), call, stop_reason="max_tokens"))))
+    assert isinstance(cut, Interrupted)
+    assert cut.kept is not None
+    assert cut.kept.blocks == (Text("a"),)
+    elsewhere = Target(model="claude-opus-4-8", platform="bedrock")
+    with pytest.raises(ValidationError, match="server-tool-platform"):
+        to_request(after.user("And?"), elsewhere)
 
 
 @each_reading

@@ -157,7 +157,7 @@ each_value = pytest.mark.parametrize("value", VALUES, ids=name_of)
 def test_every_public_value_class_is_among_the_values_of_these_tests() -> None:
     public = [getattr(convmodel, name) for name in convmodel.__all__]
     classes = {cls for cls in public if isinstance(cls, type) and attrs.has(cls)}
-    other = {convmodel.Violation, convmodel.Interrupted}
+    other = {convmodel.Violation, convmodel.Interrupted, convmodel.Edit}
     assert classes - other <= {type(part) for value in VALUES for part in parts(value)}
 
 
@@ -496,6 +496,16 @@ BAD: list[tuple[str, Callable[[], object], list[tuple[str, str]]]] = [
         "an opaque block of a known type",
         lambda: OpaqueBlock({"type": "text"}),
         [("field-value", "data.type")],
+    ),
+    (
+        "an opaque call of a known server tool",
+        lambda: OpaqueBlock({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search"}),
+        [("field-value", "data.type")],
+    ),
+    (
+        "an opaque call of a server tool without an id",
+        lambda: OpaqueBlock({"type": "server_tool_use", "name": "memory_search"}),
+        [("required-field", "data.id")],
     ),
     ("an opaque block of another type", lambda: untyped.OpaqueBlock("text"), [("field-type", "data")]),
     ("an empty search result", lambda: SearchResult("s", "t", []), [("search-result-content", "content")]),

@@ -276,9 +276,9 @@ def test_a_whole_response_among_the_messages_says_where_it_came_from() -> None:
     made = repair([user("x"), answer, user("z")])
     assert made.messages == [user("x"), model("y"), user("z")]
     assert made.conversation is not None
-    assert made.conversation.turns[1].origin == Origin(  # type: ignore[union-attr]
-        model="claude-opus-4-8", id="msg_1", stop_reason="max_tokens"
-    )
+    turn = made.conversation.turns[1]
+    assert isinstance(turn, AssistantTurn)
+    assert turn.origin == Origin(model="claude-opus-4-8", id="msg_1", stop_reason="max_tokens")
 
 
 def reasoning(**fields: Any) -> list[Json]:

@@ -17,6 +17,7 @@ from ..blocks import (
     Thinking,
     ToolUse,
     UnsignedThinking,
+    class_of,
 )
 from ..conversation import Conversation, at_length
 from ..declared import ANSWERED, SENT
@@ -81,7 +82,7 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
     """Read a response.
 
     Everything the service returns is taken, in its order. What requests do not have is left out and reported in
-    `dropped`; blocks of an unknown type are kept as they are.
+    `dropped`; blocks of an unknown type, and calls of unknown server tools, are kept as they are.
 
     Args:
         message: The SDK's `Message` (read by attribute), its JSON as a mapping, or as text or bytes.
@@ -166,9 +167,14 @@ def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> Assis
     if data is None or not isinstance(tag, str):
         reading.fault(BLOCK_TYPE, path, "a block without `type`", "Pass the message as it came.")
         return None
-    cls = WIRE_BLOCKS.get(tag)
-    if cls is None:
-        return cast("AssistantBlock | None", _read_opaque(mapping(raw) or data, reading, path))
+    cls = class_of(data)
+    if cls is None or tag not in WIRE_BLOCKS:
+        sent = mapping(raw) or data
+        if (
+            tag in WIRE_BLOCKS
+        ):  # a call of a new server tool, whose nulls mean nothing as in every known block
+            sent = {key: value for key, value in sent.items() if value is not None}
+        return cast("AssistantBlock | None", _read_opaque(sent, reading, path))
     if cls is Text and data.get("text") == "":
         reading.drop(EMPTY_SEPARATOR, path, "an empty text block", "It was left out.")
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 import attrs
@@ -13,7 +13,7 @@ from ..blocks import UnsignedThinking
 from ..conversation import Conversation, conversation
 from ..declared import SENT
 from ..edits import PREFIX_BOUND
-from ..fields import BROKEN, Reading, mapping, read_value, thawed
+from ..fields import BROKEN, Reading, mapping, read_value, require, thawed
 from ..jsonvalue import decode
 from ..markers import CACHE_MAX, CACHE_ORDER
 from ..preamble import SystemPrompt, ToolDefinition
@@ -53,17 +53,19 @@ def repair(
         is, without changes; repairing a mended history changes nothing.
 
     Raises:
-        ValueError: Another stage.
+        ValidationError: `field-type` or `field-value` for an argument other than the history that is none of these.
 
     >>> broken = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": [{"type": "text", "text": ""}]}]
     >>> [str(change) for change in repair(broken).changes]
     ['messages[1].content[0].text: dropped [text-block-nonempty]', 'messages[1]: dropped [user-content-nonempty]']
     """
+    require(policy, Policy, "policy", "a Policy")
     if isinstance(messages, (str, bytes, bytearray, memoryview)):
         messages, faults = decode(messages)
         if messages is None:
             return Repaired(None, None, system, unrepaired=tuple(faults))
-    tools = None if tools is None else tuple(tools)
+    if isinstance(tools, Iterator):
+        tools = tuple(tools)  # it is read more than once
     body = None if isinstance(messages, (list, tuple)) else mapping(messages)
     if body is not None and "messages" in body:
         messages = body["messages"]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ..blocks import BLOCKS, OpaqueBlock
+from ..blocks import OpaqueBlock, class_of
 from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, conversation
 from ..declared import STORED, storing
 from ..errors import Rule, ValidationError, Violation, join, key_name
@@ -140,8 +140,8 @@ def _block(raw: object, path: str, reading: Reading) -> Any:
     if data is None or not isinstance(tag, str):
         reading.fault(BLOCK_TYPE, path, "a block without `type`", "Pass what `dumps` gave.")
         return BROKEN
-    if tag in BLOCKS:
-        return read_value(BLOCKS[tag], data, reading, path)
+    if (cls := class_of(data)) is not None:
+        return read_value(cls, data, reading, path)
     try:
         return OpaqueBlock(data)
     except ValidationError as error:
