@@ -367,7 +367,7 @@ def test_the_oldest_thinking_may_be_taken_out_alone_and_no_other() -> None:
 
 
 def test_thinking_in_the_middle_of_one_turn_counts_too() -> None:
-    said = [thought(1), Text("a"), thought(2), Text("b"), thought(3), Text("c")]
+    said: list[Any] = [thought(1), Text("a"), thought(2), Text("b"), thought(3), Text("c")]
     convo = conversation([UserTurn("hi"), AssistantTurn(said), UserTurn("more")])
     removed = convo.replace(1, AssistantTurn(said[:2] + said[3:]), on_thinking="strip_after")
     assert removed.voided == ("turns[1].blocks[4]",)
@@ -560,9 +560,9 @@ def test_a_branch_knows_its_own_thinkers_alone() -> None:
     for branch, reason in ((foreign, "foreign_vendor"), (other, "model_binding_mismatch")):
         assert isinstance(branch, AwaitingUser)
         assert stale_thinking(branch, BOUND) == (StaleThinking(7, 0, cast("Any", reason)),)
-    plain = convo.receive(AssistantTurn("x"))
-    assert isinstance(plain, AwaitingUser)
-    assert stale_thinking(plain, BOUND) == stale_thinking(convo, BOUND) == ()
+    own = convo.receive(AssistantTurn([thought(6), Text("x")]))
+    assert isinstance(own, AwaitingUser)
+    assert stale_thinking(own, BOUND) == stale_thinking(convo, BOUND) == ()
 
 
 @pytest.mark.parametrize("count", [10, 1000])
