@@ -383,7 +383,8 @@ def test_thinking_behind_kept_void_thinking_is_void_with_it() -> None:
     convo = start("hi").receive(AssistantTurn([thought(1), Text("a")], Origin(stop_reason="end_turn")))
     assert isinstance(convo, AwaitingUser)
     again = convo.user("more").receive(AssistantTurn([thought(2), Text("b")], Origin(stop_reason="end_turn")))
-    kept = again.map_text(lambda text: text.replace("more", "less"), on_thinking="keep").conversation  # type: ignore[union-attr]
+    assert isinstance(again, AwaitingUser)
+    kept = again.map_text(lambda text: text.replace("more", "less"), on_thinking="keep").conversation
     assert isinstance(kept, AwaitingUser)
     fresh = kept.user("and?").receive(AssistantTurn([thought(3), Text("c")], Origin(stop_reason="end_turn")))
     assert isinstance(fresh, AwaitingUser)
