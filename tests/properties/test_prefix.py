@@ -24,6 +24,7 @@ from convmodel import (
     Text,
     Thinking,
     Tool,
+    ToolResult,
     ToolUse,
     UserTurn,
     ValidationError,
@@ -149,7 +150,8 @@ def edits(draw: st.DrawFn, convo: Conversation, *, replacing: bool = True) -> Ch
         thoughtless = [block for block in turn.blocks if not isinstance(block, (Thinking, RedactedThinking))]
         other: Any = AssistantTurn(thoughtless, turn.origin) if draw(st.booleans()) else turn
     elif isinstance(turn, UserTurn):
-        other = UserTurn([*turn.results, "another text"]) if draw(st.booleans()) else turn
+        results = [ToolResult(result.tool_use_id, "another result") for result in turn.results]
+        other = UserTurn(results or "another text") if draw(st.booleans()) else turn
     else:
         other = SystemTurn("Longer.")
     blocks = [block for each in convo.turns for block in each.blocks]
