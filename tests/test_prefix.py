@@ -367,6 +367,34 @@ def test_the_oldest_thinking_may_be_taken_out_alone_and_no_other() -> None:
     assert convo.replace(3, middle, on_thinking="keep").voided == THOUGHTS[2:]
 
 
+def test_thinking_in_the_middle_of_one_turn_counts_too() -> None:
+    said: list[Any] = [thought(1), Text("a"), thought(2), Text("b"), thought(3), Text("c")]
+    convo = conversation([UserTurn("hi"), AssistantTurn(said), UserTurn("more")])
+    removed = convo.replace(1, AssistantTurn(said[:2] + said[3:]), on_thinking="strip_after")
+    assert removed.voided == ("turns[1].blocks[4]",)
+    assert removed.conversation.turns[1].blocks == (thought(1), Text("a"), Text("b"), Text("c"))
+    added = convo.replace(1, AssistantTurn([thought(9), *said]), on_thinking="keep")
+    assert added.voided == ("turns[1].blocks[0]", "turns[1].blocks[2]", "turns[1].blocks[4]")
+    altered = convo.map_text(lambda text: text.replace("b", "…"), on_thinking="strip_after")
+    assert altered.voided == ("turns[1].blocks[4]",)
+    assert altered.conversation.turns[1].blocks[:3] == (thought(1), Text("a"), thought(2))
+
+
+def test_thinking_behind_kept_void_thinking_is_void_with_it() -> None:
+    convo = start("hi").receive(AssistantTurn([thought(1), Text("a")], Origin(stop_reason="end_turn")))
+    assert isinstance(convo, AwaitingUser)
+    again = convo.user("more").receive(AssistantTurn([thought(2), Text("b")], Origin(stop_reason="end_turn")))
+    assert isinstance(again, AwaitingUser)
+    kept = again.map_text(lambda text: text.replace("more", "less"), on_thinking="keep").conversation
+    assert isinstance(kept, AwaitingUser)
+    fresh = kept.user("and?").receive(AssistantTurn([thought(3), Text("c")], Origin(stop_reason="end_turn")))
+    assert isinstance(fresh, AwaitingUser)
+    assert [stale.turn for stale in stale_thinking(fresh, BOUND)] == [3]
+    mended = fresh.map_text(str, on_thinking="strip_after")
+    assert mended.voided == ("turns[3].blocks[0]", "turns[5].blocks[0]")
+    assert stale_thinking(mended.conversation, BOUND) == ()
+
+
 # ---------------------------------------------------------------- digests
 
 
@@ -392,6 +420,19 @@ def test_a_common_prefix_is_found_whatever_way_the_answers_were_split() -> None:
     assert split.common_prefix(other) == conversation([*asked, one])
     assert joined.common_prefix(other) == conversation(asked)
     assert split.common_prefix(start("ho")) == empty()
+    many_split: list[Turn] = []
+    many_joined: list[Turn] = []
+    for n in range(20):
+        calls = [ToolUse(f"a{n}", "look", {}), ToolUse(f"b{n}", "look", {})]
+        opening: list[Turn] = [UserTurn("hi"), AssistantTurn(calls)]
+        many_split += [*opening, *(UserTurn([call.result("x")]) for call in calls), AssistantTurn("so")]
+        many_joined += [*opening, UserTurn([call.result("x") for call in calls]), AssistantTurn("so")]
+    long_split, long_joined = conversation(many_split), conversation(many_joined)
+    for length in range(len(long_joined.turns) + 1):
+        short = long_joined.rewind(length)
+        assert long_split.common_prefix(short) is not None
+        assert short.common_prefix(long_split) == short
+    assert long_split.common_prefix(long_joined) == long_split
     assert split.common_prefix(start("hi", system="s")) is None
 
 
@@ -521,7 +562,9 @@ def test_a_branch_knows_its_own_thinkers_alone() -> None:
     for branch, reason in ((foreign, "foreign_vendor"), (other, "model_binding_mismatch")):
         assert isinstance(branch, AwaitingUser)
         assert stale_thinking(branch, BOUND) == (StaleThinking(7, 0, cast("Any", reason)),)
-    assert stale_thinking(convo, BOUND) == ()
+    own = convo.receive(AssistantTurn([thought(6), Text("x")]))
+    assert isinstance(own, AwaitingUser)
+    assert stale_thinking(own, BOUND) == stale_thinking(convo, BOUND) == ()
 
 
 @pytest.mark.parametrize("count", [10, 1000])

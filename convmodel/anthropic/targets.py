@@ -543,12 +543,7 @@ def _unread(who: Thinker, target: Target) -> StaleReason | None:
     if elsewhere and model_facts(who.model, target.facts).account_bound:
         return "organization_binding_mismatch"
     unread = [facts.cannot_read] + [facts.cannot_read_elsewhere] * (target.platform != "anthropic")
-    # A model reads its own family, whatever that is called.
-    if (
-        made_by
-        and facts is not model_facts(who.model, target.facts)
-        and any(re.fullmatch(pattern, made_by) for pattern in unread)
-    ):
+    if made_by and any(re.fullmatch(pattern, made_by) for pattern in unread):
         return "model_binding_mismatch"
     return None
 

@@ -19,10 +19,12 @@ from convmodel import (
     Edit,
     Interrupted,
     RedactedThinking,
+    ServerToolUse,
     SystemTurn,
     Text,
     Thinking,
     Tool,
+    ToolResult,
     ToolUse,
     UserTurn,
     ValidationError,
@@ -148,12 +150,13 @@ def edits(draw: st.DrawFn, convo: Conversation, *, replacing: bool = True) -> Ch
         thoughtless = [block for block in turn.blocks if not isinstance(block, (Thinking, RedactedThinking))]
         other: Any = AssistantTurn(thoughtless, turn.origin) if draw(st.booleans()) else turn
     elif isinstance(turn, UserTurn):
-        other = UserTurn([*turn.results, "another text"]) if draw(st.booleans()) else turn
+        results = [ToolResult(result.tool_use_id, "another result") for result in turn.results]
+        other = UserTurn(results or "another text") if draw(st.booleans()) else turn
     else:
         other = SystemTurn("Longer.")
-    mark = draw(st.sampled_from(["text", "more", "hi", "result", "nothing has it"]))
-    calls = [block.id for each in convo.turns for block in each.blocks if isinstance(block, ToolUse)]
-    one = draw(st.sampled_from(calls)) if calls else ""
+    blocks = [block for each in convo.turns for block in each.blocks]
+    mark = draw(st.sampled_from(["nothing has it", *(b.text for b in blocks if isinstance(b, Text))]))
+    one = draw(st.sampled_from(["none", *(b.id for b in blocks if isinstance(b, (ToolUse, ServerToolUse)))]))
     replace: Change = lambda c, mode: c.replace(index, other, on_thinking=mode)  # noqa: E731
     changes: list[Change] = [
         *[replace] * replacing,
@@ -162,7 +165,7 @@ def edits(draw: st.DrawFn, convo: Conversation, *, replacing: bool = True) -> Ch
         lambda c, mode: c.compact("They talked.", before=before, on_thinking=mode),
         lambda c, mode: c.with_system(draw_system, on_thinking=mode),
         lambda c, mode: c.with_tools([LOOK, OTHER], on_thinking=mode),
-        lambda c, mode: c.map_text(lambda text: text.replace(mark, "some"), on_thinking=mode),
+        lambda c, mode: c.map_text(lambda text: "some" if text == mark else text, on_thinking=mode),
         lambda c, mode: c.map_tool_inputs(
             lambda call: {"q": "…"} if call.id == one else call.input, on_thinking=mode
         ),
