@@ -22,7 +22,7 @@ from .edits import (
     without_rounds,
 )
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
-from .fields import FIELD_TYPE, FIELD_VALUE, described, require
+from .fields import FIELD_TYPE, FIELD_VALUE, described, require, require_function
 from .log import BINDING_VERSION, DIGEST_VERSION, Chain, Log, Turns
 from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
@@ -346,7 +346,7 @@ class _Conversation:
         Raises:
             ValidationError: `thinking-prefix-bound`, and the rules that an input breaks.
         """
-        require(change, Callable, "change", "a function")
+        require_function(change, "change")
         return self._edited(mapped(self._log, self._length, with_input(change)), on_thinking)
 
     def map_text(self, change: Callable[[str], str], *, on_thinking: OnThinking = "refuse") -> "Edit":
@@ -362,7 +362,7 @@ class _Conversation:
         >>> start("My key is 1234.").map_text(lambda text: text.replace("1234", "…")).conversation.turns[0]
         UserTurn([Text('My key is ….')])
         """
-        require(change, Callable, "change", "a function")
+        require_function(change, "change")
         return self._edited(mapped(self._log, self._length, with_text(change)), on_thinking)
 
     def strip_thinking(self, turn: int, block: int = 0) -> "Edit":

@@ -296,6 +296,12 @@ def require(value: object, classes: type | tuple[type, ...], name: str, expected
         raise ValidationError([Violation(FIELD_TYPE, name, found, f"Pass {expected}.")])
 
 
+def require_function(value: object, name: str) -> None:
+    """Refuse an argument that cannot be called, as `require` does."""
+    if not callable(value):
+        require(value, (), name, "a function")
+
+
 _DESCRIPTIONS: dict[type, str] = {
     type(None): "nothing",
     str: "text",

@@ -221,6 +221,7 @@ WITHOUT = {
     "ValidationError",
     "Violation",
     "Violation.under",
+    "Policy.actions",
     "Policy.refuse_all",
     "arecover",
     "recover",
