@@ -167,17 +167,17 @@ class Repaired:
 # ---------------------------------------------------------------- a history on its way
 
 
+@attrs.define(eq=False)
 class Piece:
     """A block on its way, and where it stood."""
 
-    __slots__ = ("data", "path", "rewritten", "synthetic", "unsent")
-
-    def __init__(self, data: dict[str, Any], path: str, synthetic: CloseReason | None = None) -> None:
-        self.data, self.path, self.synthetic = data, path, synthetic
-        self.rewritten = False
-        """Whether a pass changed what it says."""
-        self.unsent = False
-        """Whether the conversation keeps it and the wire does not have it: thinking that is not the target's."""
+    data: dict[str, Any]
+    path: str
+    synthetic: CloseReason | None = None
+    rewritten: bool = False
+    """Whether a pass changed what it says."""
+    unsent: bool = False
+    """Whether the conversation keeps it and the wire does not have it: thinking that is not the target's."""
 
     @property
     def type(self) -> Any:
@@ -199,22 +199,17 @@ class Piece:
         return block_line(self.data)
 
 
+@attrs.define(eq=False)
 class Message:
     """A message on its way, and where it stood."""
 
-    __slots__ = ("as_read", "index", "origin", "path", "pieces", "role")
-
-    def __init__(
-        self,
-        role: str,
-        pieces: list[Piece],
-        path: str,
-        index: int | None = None,
-        origin: Origin | None = None,
-    ) -> None:
-        self.role, self.pieces, self.path, self.index, self.origin = role, pieces, path, index, origin
-        self.as_read: tuple[Piece, ...] | None = None
-        """The pieces it was read with; None if reading it has left something out or changed it."""
+    role: str
+    pieces: list[Piece]
+    path: str
+    index: int | None = None
+    origin: Origin | None = None
+    as_read: tuple[Piece, ...] | None = None
+    """The pieces it was read with; None if reading it has left something out or changed it."""
 
     @property
     def results(self) -> list[Piece]:
@@ -235,19 +230,22 @@ class Message:
         )
 
 
+@attrs.define(eq=False)
 class Work:
     """A history on its way through the passes."""
 
-    def __init__(self, target: Target | None, stage: str, system: Any, policy: Policy) -> None:
-        self.messages: list[Message] = []
-        self.changes: list[Change] = []
-        self.target, self.stage, self.system, self.policy = target, stage, system, policy
-        self.names: dict[str, int] = {}
-        """The ids of the history, and how often `fresh` was asked for each."""
-        self.defect: Defect = "fields"
-        """The kind of defect that is being worked on."""
-        self.given: list[Piece] = []
-        """All pieces, as they were read."""
+    target: Target | None
+    stage: str
+    system: Any
+    policy: Policy
+    messages: list[Message] = attrs.Factory(list["Message"])
+    changes: list[Change] = attrs.Factory(list["Change"])
+    names: dict[str, int] = attrs.Factory(dict[str, int])
+    """The ids of the history, and how often `fresh` was asked for each."""
+    defect: Defect = "fields"
+    """The kind of defect that is being worked on."""
+    given: list[Piece] = attrs.Factory(list["Piece"])
+    """All pieces, as they were read."""
 
     def note(
         self,
