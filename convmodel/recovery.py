@@ -248,7 +248,7 @@ def _mapped(convo: Conversation, target: Target | None, named: Named | None) -> 
 
 def _plans(fault: Fault, case: _Case) -> list[Plan]:
     """The plan of a fault, and what takes its place where it cannot be carried out."""
-    if fault.plan is None:
+    if fault.plan is None or not case.convo.turns:
         return []
     plans: list[Plan] = [fault.plan]
     if fault.plan == "drop_block":

@@ -577,3 +577,12 @@ def test_a_null_inside_a_servers_result_is_left_out_and_said() -> None:
     assert made.messages is not None
     assert check(made.messages) == ()
     assert changes(made) == [("messages[1].content[1].content", "unknown-field-rejected", "dropped")]
+
+
+def test_an_input_that_json_cannot_hold_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for given in (endless, 10**5000, {"n": 10**5000}):
+        made = repair([user("x"), model(call(given=given)), user(result())])
+        assert made.messages is None
+        assert {fault.path.partition("input")[1] for fault in made.unrepaired} == {"input"}

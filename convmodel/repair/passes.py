@@ -110,11 +110,22 @@ def _inputs(work: Work) -> None:
             elif given is None or given == "":
                 piece.data["input"] = {}
             else:
-                piece.data["input"] = {
-                    "INVALID_JSON": given if isinstance(given, str) else json.dumps(given, default=str)
-                }
+                text = _as_text(given)
+                if text is None:
+                    continue
+                piece.data["input"] = {"INVALID_JSON": text}
             was = "nothing" if given is None else f"a {type(given).__name__}"
             work.rewrite(piece, join(piece.path, "input"), TOOL_USE_INPUT, was)
+
+
+def _as_text(given: object) -> str | None:
+    """An input that is no object, as text; None for what JSON cannot hold."""
+    if isinstance(given, str):
+        return given
+    try:
+        return json.dumps(given, default=str)
+    except (ValueError, RecursionError):  # it holds itself, or a number of thousands of digits
+        return None
 
 
 def _places(work: Work) -> None:
