@@ -121,14 +121,36 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
         raise InvalidReply(
             [Violation(ROLE, "role", "a message of another party", "Pass what the model answered.")]
         )
+    return read_reply(data, cast("list[object]", content), target, reading)
+
+
+def read_reply(
+    data: Mapping[str, Any],
+    content: Iterable[object],
+    target: Target | None,
+    reading: Reading,
+    *,
+    whole: bool = True,
+    lost: Iterable[Violation] = (),
+) -> Reply:
+    """A reply from a response's envelope and its blocks.
+
+    Args:
+        data: The envelope.
+        content: The blocks.
+        target: Where the request went.
+        reading: How blocks are read.
+        whole: Whether all of the response has come.
+        lost: What else was left out.
+
+    Raises:
+        InvalidReply: A block cannot be read; `.reply` holds the blocks that could be read.
+    """
     origin = _origin(data, target, reading)
-    blocks: list[AssistantBlock] = []
-    for at, raw in enumerate(cast("list[object]", content)):
-        block = _reply_block(raw, origin.vendor, reading, f"content[{at}]")
-        if block is not None:
-            blocks.append(block)
-    reason = origin.stop_reason
-    reply = Reply(blocks, origin, complete=reason is not None, dropped=tuple(reading.dropped))
+    read = (_reply_block(raw, origin.vendor, reading, f"content[{at}]") for at, raw in enumerate(content))
+    blocks = [block for block in read if block is not None]
+    whole = whole and origin.stop_reason is not None
+    reply = Reply(blocks, origin, complete=whole, dropped=(*reading.dropped, *lost))
     if reading.violations:
         raise InvalidReply(reading.violations, attrs.evolve(reply, complete=False))
     return reply

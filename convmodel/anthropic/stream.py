@@ -1,0 +1,521 @@
+"""Streams in: the events of a response, and the reply that they make.
+
+A block counts once it has ended. What is left open when a stream ends is no block: only text that has come is kept, and
+the reply is incomplete. What an event does not say plainly spoils its block, never more and never without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import attrs
+
+from ..blocks import TOOL_USE_INPUT
+from ..declared import ANSWERED
+from ..errors import Rule, ValidationError, Violation, quoted
+from ..fields import FIELD_TYPE, Reading, described, mapping, require, thawed
+from ..jsonvalue import decode
+from ..turns import Reply
+from .read import read_reply
+from .targets import Target
+
+if TYPE_CHECKING:
+    from anthropic import MessageStreamEvent
+    from anthropic.types import RawMessageStreamEvent
+
+STREAM_ORDER = Rule(
+    "stream-order",
+    "The events of a stream come in the order in which the service sends them: each block starts once, grows and ends.",
+    "Streaming messages, API documentation",
+)
+STREAM_WHOLE = Rule(
+    "stream-whole",
+    "A stream ends when each of its blocks has ended and the service has said why it stopped.",
+    "Streaming messages, API documentation",
+)
+
+Event: TypeAlias = "RawMessageStreamEvent | MessageStreamEvent | Mapping[str, Any] | bytes | str"
+"""An event of a stream: the SDK's, a dict, a piece of an event stream's bytes, or a line of its text."""
+
+
+@final
+@attrs.frozen
+class Partial:
+    """A block as far as it has come, to be shown. It is no block, and no turn takes it.
+
+    Args:
+        type: The type of the block.
+        text: The text that has come: of text and thinking what it says, of a call the beginning of its input as text.
+        done: Whether the block has ended.
+        name: The name of the tool, if it is a call.
+    """
+
+    type: str
+    text: str = attrs.field(repr=lambda text: f"<{len(text)} characters>")
+    done: bool
+    name: str | None = None
+
+
+class _Growing:
+    """A block on its way."""
+
+    __slots__ = ("data", "done", "parts", "spoilt")
+
+    def __init__(self, data: dict[str, Any], spoilt: Violation | None = None) -> None:
+        self.data = data
+        self.parts: list[str] = []
+        """What deltas have brought of the text that the block grows by."""
+        self.done = False
+        self.spoilt = spoilt
+        """Why the block can be no block."""
+
+    @property
+    def type(self) -> str:
+        kind = self.data.get("type")
+        return kind if isinstance(kind, str) else "?"
+
+    @property
+    def key(self) -> str:
+        """The field that the block grows by; empty for a block that comes whole."""
+        return next((key for key in ("text", "thinking", "input") if key in self.data), "")
+
+    @property
+    def text(self) -> str:
+        """The text that has come."""
+        if self.key == "input":
+            return "".join(self.parts)
+        return "".join((self.data.get(self.key, ""), *self.parts))
+
+    def finish(self, path: str) -> None:
+        """Make the block whole: its text joined once, its input parsed once."""
+        if self.key == "input" and (text := self.text):  # a call without arguments may send nothing at all
+            value, faults = decode(text)
+            if faults or not isinstance(value, dict):
+                self.spoilt = _fault(path, "an input that is no JSON object", TOOL_USE_INPUT)
+            else:
+                self.data["input"] = value
+        elif self.key and self.key != "input":
+            self.data[self.key], self.parts = self.text, []
+        self.done = True
+
+    def shown(self) -> Partial:
+        name = self.data.get("name")
+        return Partial(
+            self.type, self.text if self.key else "", self.done, name if isinstance(name, str) else None
+        )
+
+
+def _fault(path: str, found: str, rule: Rule) -> Violation:
+    return Violation(rule, path, found, "It was left out.")
+
+
+def _of(value: Any, name: str) -> Any:
+    """A field of an event, which may be an object of the SDK or a mapping."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+# ---------------------------------------------------------------- deltas
+
+
+def _text(block: _Growing, delta: Any) -> bool:
+    return _more(block, "text", _of(delta, "text"))
+
+
+def _thinking(block: _Growing, delta: Any) -> bool:
+    # Some endpoints send the signature with the last piece of the thinking.
+    signed = _of(delta, "signature") in (None, "") or _signature(block, delta)
+    return signed and _more(block, "thinking", _of(delta, "thinking"))
+
+
+def _input(block: _Growing, delta: Any) -> bool:
+    return _more(block, "input", _of(delta, "partial_json"))
+
+
+def _more(block: _Growing, key: str, part: Any) -> bool:
+    if block.key != key or not isinstance(part, str):
+        return False
+    block.parts.append(part)
+    return True
+
+
+def _signature(block: _Growing, delta: Any) -> bool:
+    """The signature of a thinking block. Of several the last counts, as in the SDK."""
+    signature = _of(delta, "signature")
+    if block.type != "thinking" or not isinstance(signature, str):
+        return False
+    block.data["signature"] = signature
+    return True
+
+
+def _citation(block: _Growing, delta: Any) -> bool:
+    citation = mapping(_of(delta, "citation"))
+    if block.type != "text" or citation is None:
+        return False
+    if not isinstance(block.data.get("citations"), list):
+        block.data["citations"] = []
+    block.data["citations"].append(thawed(dict(citation)))
+    return True
+
+
+def _compaction(block: _Growing, delta: Any) -> bool:
+    """More of a compaction. What is null changes nothing (reports of 2026)."""
+    for key in ("content", "encrypted_content"):
+        more, before = _of(delta, key), block.data.get(key)
+        if more is None:
+            continue
+        if block.type != "compaction" or not isinstance(more, str):
+            return False
+        block.data[key] = before + more if key == "content" and isinstance(before, str) else more
+    return True
+
+
+DELTAS: Mapping[str, Callable[[_Growing, Any], bool]] = {
+    "text_delta": _text,
+    "thinking_delta": _thinking,
+    "input_json_delta": _input,
+    "signature_delta": _signature,
+    "citations_delta": _citation,
+    "compaction_delta": _compaction,
+}
+"""What each kind of delta does to a block; False if it does not fit."""
+
+
+# ---------------------------------------------------------------- the accumulator
+
+
+@final
+class Accumulator:
+    """Takes the events of one response, one after the other, and makes a reply of what has come at any time.
+
+    Args:
+        target: Where the request went; it tells whose thinking this is. None is the Anthropic API.
+
+    Raises:
+        ValidationError: `field-type` for another target.
+
+    >>> stream = Accumulator()
+    >>> stream.feed({"type": "message_start", "message": {"role": "assistant", "content": []}})
+    >>> stream.feed({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    >>> stream.feed({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}})
+    >>> [part.text for part in stream.snapshot]
+    ['Hel']
+    >>> reply = stream.reply()
+    >>> reply.blocks, reply.complete
+    ((Text('Hel'),), False)
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        require(target, (Target, type(None)), "target", "a Target")
+        self._target = target
+        self._lines = _Lines()
+        self._envelope: dict[str, Any] | None = None
+        self._blocks: dict[int, _Growing] = {}
+        self._ended = False
+        self._broken: Violation | None = None
+
+    def feed(self, event: Event) -> None:
+        """Take one more event.
+
+        Passed over is what is no part of the response: pings, events of new kinds, what the SDK's helpers add, and
+        everything behind the end.
+
+        Args:
+            event: An event of the SDK (of `messages.create(stream=True)` or of its helper stream), its JSON as a mapping,
+                bytes of the event stream, split anywhere, or a line of its text.
+
+        Raises:
+            ValidationError: `field-type` for what is no event.
+        """
+        given: object = event
+        if isinstance(given, (bytes, bytearray, memoryview, str)):
+            for data in self._lines.events(given):
+                self._take(data)
+        elif isinstance(given, Mapping) or hasattr(type(given), "model_fields_set"):
+            self._take(given)
+        else:
+            found = f"{described(given)} where an event is due"
+            raise ValidationError([Violation(FIELD_TYPE, "event", found, "Pass the events as they come.")])
+
+    @property
+    def snapshot(self) -> tuple[Partial, ...]:
+        """The blocks as far as they have come, to be shown."""
+        return tuple(self._blocks[index].shown() for index in sorted(self._blocks))
+
+    def reply(self, error: BaseException | None = None) -> Reply:
+        """What has come, as a reply.
+
+        It is complete if each block has ended and the service has said why it stopped. Else its blocks are those before the
+        first that is not whole, and the beginning of that one if it is text; `dropped` names everything behind.
+
+        Args:
+            error: What broke the stream off, if something did.
+
+        Raises:
+            InvalidReply: A block that has come whole cannot be read; `.reply` holds the others.
+
+        >>> Accumulator().reply().complete
+        False
+        """
+        envelope = self._envelope or {}
+        content: list[dict[str, Any]] = []
+        lost: list[Violation] = []
+        for expected, index in enumerate(sorted(self._blocks)):
+            block = self._blocks[index]
+            if not lost and index == expected and block.done and block.spoilt is None:
+                content.append(block.data)
+                continue
+            if (
+                not lost
+                and index == expected
+                and block.type == "text"
+                and block.spoilt is None
+                and block.text
+            ):
+                content.append({**block.data, "text": block.text})  # what it says is the user's to keep
+                lost.append(_fault(f"content[{index}]", "text that was cut", STREAM_WHOLE))
+                continue
+            why = "that was cut" if not block.done else "behind one that is not whole"
+            cut = _fault(f"content[{index}]", f"a {block.type[:60]} block {why}", STREAM_WHOLE)
+            lost.append(block.spoilt or cut)
+        if envelope.get("stop_reason") is None or self._envelope is None:
+            broken = f" ({type(error).__name__})" if error is not None else ""
+            lost.append(self._broken or _fault("", f"a stream that broke off{broken}", STREAM_WHOLE))
+        reading = Reading(ANSWERED, lenient=True)
+        return read_reply(envelope, content, self._target, reading, whole=not lost, lost=lost)
+
+    # ------------------------------------------------------------ events
+
+    def _take(self, event: Any) -> None:
+        kind = _of(event, "type")
+        take = _TAKE.get(kind) if isinstance(kind, str) and not self._ended else None
+        if take is not None:
+            take(self, event)
+
+    def _start(self, event: Any) -> None:
+        message = mapping(_of(event, "message")) or {}
+        if self._envelope is None:
+            kept = ("id", "model", "stop_reason", "container")
+            self._envelope = {key: message[key] for key in kept if message.get(key) is not None}
+        elif message.get("id") != self._envelope.get("id"):
+            self._break("a second response in one stream", STREAM_ORDER)
+
+    def _open(self, event: Any) -> None:
+        raw, place = mapping(_of(event, "content_block")), self._place(event)
+        if place is None:
+            return
+        path, before = f"content[{place}]", self._blocks.get(place)
+        data: dict[str, Any] = thawed(dict(raw)) if raw is not None else {}
+        if before is not None:
+            if before.done or before.parts or before.data != data:
+                before.spoilt = before.spoilt or _fault(path, "a block that starts twice", STREAM_ORDER)
+            return
+        block = self._blocks[place] = _Growing(data)
+        grows = data.get(block.key)
+        if not isinstance(data.get("type"), str) or not isinstance(
+            grows, Mapping if block.key == "input" else (str, type(None))
+        ):
+            block.spoilt = _fault(path, "a block that starts with what is none", STREAM_ORDER)
+        elif grows is None and block.key:
+            data[block.key] = ""
+
+    def _delta(self, event: Any) -> None:
+        place = self._place(event)
+        if place is None:
+            return
+        block = self._blocks.get(place)
+        if block is None:
+            spoilt = _fault(f"content[{place}]", "a block without its start", STREAM_ORDER)
+            self._blocks[place] = _Growing({}, spoilt)
+            return
+        delta = _of(event, "delta")
+        kind = _of(delta, "type")
+        apply = DELTAS.get(kind) if isinstance(kind, str) else None
+        # A signature may come late; nothing else may.
+        late = block.done and not (apply is _signature and not block.data.get("signature"))
+        if block.spoilt is None and (apply is None or late or not apply(block, delta)):
+            found = f"a delta {quoted(kind)} that a {block.type[:60]} block cannot take"
+            block.spoilt = _fault(f"content[{place}]", found, STREAM_ORDER)
+
+    def _stop(self, event: Any) -> None:
+        place = self._place(event)
+        block = self._blocks.get(place) if place is not None else None
+        if block is not None and not block.done and block.spoilt is None:
+            block.finish(f"content[{place}]")
+
+    def _reason(self, event: Any) -> None:
+        if self._envelope is None:
+            return
+        delta = _of(event, "delta")
+        for key in ("stop_reason", "container"):
+            if (said := _of(delta, key)) is not None:
+                self._envelope[key] = said
+
+    def _end(self, _: Any) -> None:
+        self._ended = True
+
+    def _error(self, event: Any) -> None:
+        kind = _of(_of(event, "error"), "type")
+        self._break(f"a stream that the service broke off ({quoted(kind)})", STREAM_WHOLE)
+
+    def _break(self, found: str, rule: Rule) -> None:
+        self._broken, self._ended = _fault("", found, rule), True
+        if self._envelope is not None:
+            self._envelope["stop_reason"] = None
+
+    def _place(self, event: Any) -> int | None:
+        """Which block an event is about."""
+        index = _of(event, "index")
+        if type(index) is int and 0 <= index < 1_000_000:
+            return index
+        self._break("an event that names no block", STREAM_ORDER)
+        return None
+
+
+_TAKE: Mapping[str, Callable[[Accumulator, Any], None]] = {
+    "message_start": Accumulator._start,
+    "content_block_start": Accumulator._open,
+    "content_block_delta": Accumulator._delta,
+    "content_block_stop": Accumulator._stop,
+    "message_delta": Accumulator._reason,
+    "message_stop": Accumulator._end,
+    "error": Accumulator._error,
+}
+"""What is done with each kind of event."""
+
+
+# ---------------------------------------------------------------- the event stream
+
+
+class _Lines:
+    """Bytes and lines of an event stream, as its events.
+
+    Only what the Messages API sends is read: `data` fields of JSON, with a blank line behind each event. The SDK's decoder
+    is private and would have to be imported; the grammar that is left is a few lines.
+    """
+
+    __slots__ = ("_data", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        """The beginning of a line, in pieces."""
+        self._data: list[str] = []
+
+    def events(self, chunk: bytes | bytearray | memoryview | str) -> Iterator[Any]:
+        """The events that end with a chunk."""
+        if isinstance(chunk, str):
+            lines: Iterable[bytes | str] = re.split(r"\r\n|\n|\r", chunk)
+        else:
+            lines = self._ended(bytes(chunk))
+        for line in lines:
+            if not line:
+                if self._data:
+                    yield from self._event()
+                continue
+            try:
+                text = line if isinstance(line, str) else line.decode("utf-8")
+            except UnicodeDecodeError:
+                yield _UNREADABLE
+                continue
+            if text.startswith("data:"):
+                self._data.append(text[5:].removeprefix(" "))
+
+    def _ended(self, chunk: bytes) -> list[bytes]:
+        """The lines that end with some bytes. A carriage return waits for what comes behind it."""
+        waits = chunk.endswith(b"\r")
+        if not waits and b"\n" not in chunk and b"\r" not in chunk and not self._held():
+            self._parts.append(chunk)
+            return []
+        text = b"".join((*self._parts, chunk))
+        *lines, rest = re.split(rb"\r\n|\n|\r(?!\Z)", text)
+        self._parts = [rest] if rest else []
+        return lines
+
+    def _held(self) -> bool:
+        return bool(self._parts) and self._parts[-1].endswith(b"\r")
+
+    def _event(self) -> Iterator[Any]:
+        text, self._data = "\n".join(self._data), []
+        if text.strip() == "[DONE]":  # gateways end their streams with it
+            return
+        value, faults = decode(text)
+        yield _UNREADABLE if faults or not isinstance(value, dict) else value
+
+
+_UNREADABLE = {"type": "error", "error": {"type": "no JSON"}}
+
+
+# ---------------------------------------------------------------- whole streams
+
+
+def read_stream(events: Iterable[Event], target: Target | None = None) -> Reply:
+    """Read a response from its events, to their end.
+
+    Args:
+        events: The SDK's stream of `messages.create(stream=True)` or its helper's, or any iterable of what
+            `Accumulator.feed` takes.
+        target: Where the request went; it tells whose thinking this is. None is the Anthropic API.
+
+    Returns:
+        The reply, as `from_message` gives it; not complete if the connection broke or the stream ended early. What cannot be
+        read to its end, such as on Ctrl-C, is for an `Accumulator`, which holds what has come.
+
+    Raises:
+        InvalidReply: A block that has come whole cannot be read; `.reply` holds the others.
+        ValidationError: `field-type` for what is no stream of events.
+
+    >>> read_stream([]).complete
+    False
+    """
+    if not isinstance(events, Iterable) or isinstance(events, Mapping):
+        require(events, (), "events", "an iterable of events")
+    stream, broken = Accumulator(target), None
+    whole = isinstance(events, (bytes, bytearray, memoryview, str))
+    pieces: Iterable[Any] = (events,) if whole else events
+    try:
+        for event in pieces:
+            stream.feed(event)
+    except Exception as error:
+        if not _is_transport(error):
+            raise
+        broken = error
+    return stream.reply(broken)
+
+
+async def aread_stream(events: AsyncIterable[Event], target: Target | None = None) -> Reply:
+    """As `read_stream`, from events that are awaited.
+
+    Args:
+        events: The stream of an asynchronous client.
+        target: Where the request went.
+
+    Returns:
+        The reply; not complete if the connection broke or the stream ended early.
+
+    Raises:
+        InvalidReply: A block that has come whole cannot be read; `.reply` holds the others.
+        ValidationError: `field-type` for what is no stream of events.
+    """
+    require(events, AsyncIterable, "events", "an asynchronous iterable of events")
+    stream, broken = Accumulator(target), None
+    try:
+        async for event in events:
+            stream.feed(event)
+    except Exception as error:
+        if not _is_transport(error):
+            raise
+        broken = error
+    return stream.reply(broken)
+
+
+_CLIENTS = frozenset(
+    {"anthropic", "httpx", "httpx2", "httpcore", "httpcore2", "h11", "h2", "aiohttp", "requests", "urllib3"}
+)
+"""The packages whose errors mean that a connection broke."""
+
+
+def _is_transport(error: Exception) -> bool:
+    """Whether an error is of the connection, not of the code that reads it."""
+    homes = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
+    return isinstance(error, (OSError, EOFError)) or bool(homes & _CLIENTS)
