@@ -6,5 +6,15 @@ verdicts on plain request bodies. Both need the extra `testing`.
 
 from .judge import Fault, judge
 from .server import ApiError, MessagesServer, ScriptedReply
+from .streaming import Streamed, StreamFault, to_events
 
-__all__ = ["ApiError", "Fault", "MessagesServer", "ScriptedReply", "judge"]
+__all__ = [
+    "ApiError",
+    "Fault",
+    "MessagesServer",
+    "ScriptedReply",
+    "StreamFault",
+    "Streamed",
+    "judge",
+    "to_events",
+]

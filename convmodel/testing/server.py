@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from uuid import uuid4
 from .judge import judge
 from .prefix import BINDING_BETA, Checked, Signer
 from .schema import block_types
+from .streaming import Streamed, to_parts
 
 if TYPE_CHECKING:
     from socketserver import BaseServer
@@ -56,8 +58,8 @@ class _ScriptError(ApiError):
 
 
 Answer = Sequence[Mapping[str, object]] | Mapping[str, object] | ApiError
-ScriptedReply = Answer | Callable[[Json], Answer]
-"""What a script may hold: content blocks, a whole response, an error, or a function of the body."""
+ScriptedReply = Answer | Streamed | Callable[[Json], Answer | Streamed]
+"""What a script may hold: content blocks, a whole response, an error, how to stream one, or a function of the body."""
 
 
 class MessagesServer:
@@ -68,14 +70,14 @@ class MessagesServer:
     - a list of content blocks; the stop reason is `tool_use` if one is a client's tool call, else `end_turn`;
     - a response as a mapping; keys of the envelope that it leaves out are filled in;
     - an `ApiError`;
+    - `Streamed`, a reply with a say in how it is streamed, and what goes wrong with that;
     - a function of the request's body that returns one of these.
 
     Replies are sent as they are, without a check. With `preserved_thinking` the thinking in them is signed over
     the request that it answers, whatever signature the script gives, and later requests are held to it, as the
     models with preserved thinking do. `platform` says whose rules hold, as in `judge`. A request
-    that `judge` finds fault with is answered with status 400 and takes no reply; so is one that asks for
-    streaming, which is not there yet. When the script has no reply left, or a function in it fails, the
-    answer is status 500.
+    that `judge` finds fault with is answered with status 400 and takes no reply. One that asks for streaming gets the
+    same reply as events. When the script has no reply left, or a function in it fails, the answer is status 500.
 
     Use it as a context manager; inside, it serves any number of clients and threads.
 
@@ -149,7 +151,7 @@ class MessagesServer:
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(_SECONDS_TO_END)
 
-    def _answer(self, raw: bytes, betas: Sequence[str]) -> Json | ApiError:
+    def _answer(self, raw: bytes, betas: Sequence[str]) -> Json | list[bytes | float] | ApiError:
         """The response to the body of one request that came to the right address with a key, and to its betas."""
         with self._lock:
             self._bodies.append(raw)
@@ -166,15 +168,11 @@ class MessagesServer:
         checked = self._signer.check(body) if self._signer else Checked()
         if checked.fault:
             return ApiError(400, "invalid_request_error", checked.fault.message)
-        if body.get("stream"):
-            return ApiError(400, "invalid_request_error", "stream: this local double does not stream yet")
+        added = {"input_transformations": list(checked.dropped)} if BINDING_BETA in betas else {}
         try:
-            reply = self._reply(body)
+            return self._reply(body, added)
         except Exception as error:  # noqa: BLE001  # whatever a script does wrong is told to its client
             return _ScriptError(500, "api_error", f"the script failed: {type(error).__name__}: {error}")
-        if BINDING_BETA in betas and not isinstance(reply, ApiError):
-            reply["input_transformations"] = list(checked.dropped)
-        return reply
 
     def _without_own(self, body: Any) -> Any:
         """A body without the blocks of unknown types that this server sent: the service takes its own blocks back."""
@@ -192,7 +190,7 @@ class MessagesServer:
 
         return {**body, "messages": list(map(known, messages))}
 
-    def _reply(self, body: Json) -> Json | ApiError:
+    def _reply(self, body: Json, added: Json) -> Json | list[bytes | float] | ApiError:
         with self._lock:
             reply = next(self._script, None)
             self._answered += 1
@@ -202,6 +200,10 @@ class MessagesServer:
         answer = reply(body) if callable(reply) else reply
         if isinstance(answer, ApiError):
             return answer
+        streamed = answer if isinstance(answer, Streamed) else Streamed(answer)
+        if streamed is answer and not body.get("stream"):
+            raise ValueError("a Streamed reply to a request that does not ask for streaming")
+        answer = streamed.reply
         given: Json = dict(answer) if isinstance(answer, Mapping) else {"content": list(answer)}
         content: Any = given.get("content", [])
         if self._signer:
@@ -218,9 +220,10 @@ class MessagesServer:
             "stop_sequence": None,
             "usage": {"input_tokens": 1, "output_tokens": 1},
             **given,
+            **added,
         }
         json.dumps(response)  # a reply that is no JSON fails here, where it can be told
-        return response
+        return to_parts(streamed, response) if body.get("stream") else response
 
 
 class _Http(ThreadingHTTPServer):
@@ -239,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
     def __init__(
         self,
         live: dict[threading.Thread, socket.socket],
-        answer: Callable[[bytes, Sequence[str]], Json | ApiError],
+        answer: Callable[[bytes, Sequence[str]], Json | list[bytes | float] | ApiError],
         request: socket.socket,
         client_address: tuple[str, int],
         server: BaseServer,
@@ -272,8 +275,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815
 
-    def _send(self, answer: Json | ApiError) -> None:
+    def _send(self, answer: Json | list[bytes | float] | ApiError) -> None:
         headers = {"content-type": "application/json", "request-id": f"req_{uuid4().hex}"}
+        if isinstance(answer, list):
+            streaming = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
+            self._head(200, {**headers, **streaming})
+            self._stream(answer)
+            return
         status = 200
         if isinstance(answer, _ScriptError):
             headers["x-should-retry"] = "false"
@@ -282,8 +290,23 @@ class _Handler(BaseHTTPRequestHandler):
             error = {"type": answer.type, "message": answer.message}
             answer = {"type": "error", "error": error, "request_id": headers["request-id"]}
         data = json.dumps(answer).encode()
+        self._head(status, {**headers, "content-length": str(len(data))})
+        self.wfile.write(data)
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(data))}.items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+
+    def _stream(self, parts: list[bytes | float]) -> None:
+        for part in parts:
+            if isinstance(part, bytes):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                continue
+            self.connection.settimeout(None if part == math.inf else part)
+            with contextlib.suppress(TimeoutError):
+                if not self.connection.recv(1):
+                    raise ConnectionAbortedError  # the client has hung up
+            self.connection.settimeout(None)
+        self.close_connection = parts[-1:] != [b""]
