@@ -1,6 +1,6 @@
 """What convmodel costs beside plain dicts through the SDK, as ratios within one run.
 
-    python benchmarks/bench.py [loop append message body parse memory prefix import]
+    python benchmarks/bench.py [loop append message body parse memory prefix stream import]
 
 A standard turn is thinking of 1.5 kB with a signature of 400 characters, 200 B of text and two calls with 300 B of nested
 input, then two results of 2 kB. Each section interleaves what it compares and prints medians, so that a machine whose
@@ -21,7 +21,16 @@ from collections.abc import Callable
 from typing import Any
 
 from convmodel import AwaitingModel, AwaitingTools, Conversation, start
-from convmodel.anthropic import Target, from_message, parse, stale_thinking, to_body, to_request
+from convmodel.anthropic import (
+    Target,
+    from_message,
+    parse,
+    read_stream,
+    stale_thinking,
+    to_body,
+    to_request,
+)
+from convmodel.testing import to_events
 
 TARGET = Target(model="claude-opus-4-8", thinking={"type": "adaptive"})
 BOUND = Target(model="claude-opus-5-5", thinking={"type": "adaptive"})
@@ -300,6 +309,58 @@ def prefix() -> None:
     show("us a turn to strip all thinking of 10,000", long[4] * 1e6 / 1e4, "<= 50")
 
 
+def deltas(kind: str, text: str, count: int) -> list[Any]:
+    """The SDK's events of a response of one block, whose text comes in so many pieces."""
+    block = {
+        "text": {"type": "text", "text": text},
+        "tool_use": {"type": "tool_use", "id": "a", "name": "f", "input": text},
+    }
+    from anthropic._models import construct_type
+    from anthropic.types import RawMessageStreamEvent
+
+    size = -(-len(text) // count)
+    reply = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": TARGET.model,
+        "content": [block[kind]],
+    }
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    events = to_events(
+        {**reply, "stop_reason": "end_turn", "stop_sequence": None, "usage": usage}, piece=size
+    )
+    return [construct_type(type_=RawMessageStreamEvent, value=event) for event in events]
+
+
+def stream() -> None:
+    from anthropic.lib.streaming._messages import accumulate_event
+
+    def theirs(events: list[Any]) -> None:
+        snapshot: Any = None
+        inputs: dict[int, bytes] = {}
+        for event in events:
+            snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=inputs)
+
+    argument = json.dumps({"text": "a line of code\n" * 70_000})
+    for what, events in (
+        ("10 MB of text in 100,000 deltas", deltas("text", "word " * 2_000_000, 100_000)),
+        ("10 kB of a call's input in 1,000 deltas", deltas("tool_use", argument[:10_000] + '"}', 1_000)),
+    ):
+        sdk, ours = medians(
+            lambda events=events: theirs(events), lambda events=events: read_stream(events), runs=1
+        )
+        show(f"read_stream of {what} / the SDK's accumulator", ours / sdk, "< 1")
+    # The SDK parses all of a call's input anew at each delta, so that the large one is compared with its own tenth.
+    large, small = (
+        deltas("tool_use", argument, 100_000),
+        deltas("tool_use", argument[:100_000] + '"}', 10_000),
+    )
+    tenth, whole = medians(lambda: read_stream(small), lambda: read_stream(large), runs=3)
+    print(f"1 MB of a call's input in 100,000 deltas ({whole * 1e3:.0f} ms)")
+    show("ten times the input and the deltas / ten times the time", whole / tenth / 10, "<= 1.5")
+
+
 def importing() -> None:
     def fresh(code: str) -> float:
         timed = f"import time; begin = time.perf_counter(); {code}; print(time.perf_counter() - begin)"
@@ -319,6 +380,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "parse": parsing,
     "memory": memory,
     "prefix": prefix,
+    "stream": stream,
     "import": importing,
 }
 
