@@ -22,6 +22,7 @@ _HOMES = (
     "anthropic.targets",
     "anthropic.read",
     "anthropic.faults",
+    "anthropic.stream",
     "storage.stored",
 )
 

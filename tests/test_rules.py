@@ -29,10 +29,18 @@ from convmodel import (
     conversation,
     start,
 )
-from convmodel.anthropic import Target, check, from_message, parse, to_messages, to_request
-from convmodel.anthropic.faults import FAULTS
+from convmodel.anthropic import (
+    Target,
+    check,
+    from_message,
+    parse,
+    read_stream,
+    to_messages,
+    to_request,
+)
+from convmodel.anthropic.faults import FAULTS, ONLY_IN_ERRORS
 from convmodel.storage import dumps, loads
-from convmodel.testing import judge
+from convmodel.testing import judge, to_events
 
 Json = dict[str, Any]
 Found = list[tuple[str, str]]
@@ -197,7 +205,18 @@ def hundred_thousand(extra: int) -> Found:
 
 
 THOUGHT = {"type": "thinking", "thinking": "I look.", "signature": "c2ln"}
+
+
+def streamed(*left_out: int) -> Found:
+    """What a stream says of itself less some of its events."""
+    events = to_events({"content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"})
+    reply = read_stream(event for at, event in enumerate(events) if at not in left_out)
+    return [(fault.rule.id, fault.path) for fault in reply.dropped]
+
+
 PAIRS = [
+    Pair("stream-order", lambda: streamed(2), lambda: streamed(1), "content[0]"),
+    Pair("stream-whole", lambda: streamed(2), lambda: streamed(4), "content[0]"),
     Pair(
         "json-value",
         lambda: verdict({"messages": call_with(1.5)}),
@@ -273,11 +292,9 @@ def test_a_rule_that_wire_data_cannot_show_is_kept_and_broken(pair: Pair) -> Non
 
 def test_every_rule_has_a_pair_and_every_pair_a_rule() -> None:
     shown = {vector["rule"] for vector in VECTORS} | {pair.rule for pair in PAIRS}
-    in_errors = {
-        fault.rule for fault in FAULTS if fault.rule is not None
-    }  # test_recovery.py has a text for each
-    assert shown | in_errors == set(RULES)
-    assert "context-window" not in shown
+    assert shown & ONLY_IN_ERRORS == set()
+    assert shown | ONLY_IN_ERRORS == set(RULES)
+    assert {fault.rule for fault in FAULTS} >= ONLY_IN_ERRORS  # test_recovery.py has a text for each
 
 
 def test_ids_are_kebab_case_and_name_one_rule_each() -> None:

@@ -36,7 +36,9 @@ STREAM_WHOLE = Rule(
     "Streaming messages, API documentation",
 )
 
-Event: TypeAlias = "RawMessageStreamEvent | MessageStreamEvent | Mapping[str, Any] | bytes | str"
+Event: TypeAlias = (
+    "RawMessageStreamEvent | MessageStreamEvent | Mapping[str, Any] | bytes | bytearray | memoryview | str"
+)
 """An event of a stream: the SDK's, a dict, a piece of an event stream's bytes, or a line of its text."""
 
 
@@ -84,19 +86,18 @@ class _Growing:
     @property
     def text(self) -> str:
         """The text that has come."""
-        if self.key == "input":
-            return "".join(self.parts)
-        return "".join((self.data.get(self.key, ""), *self.parts))
+        start = self.data.get(self.key)
+        return "".join((start if isinstance(start, str) else "", *self.parts))
 
     def finish(self, path: str) -> None:
         """Make the block whole: its text joined once, its input parsed once."""
-        if self.key == "input" and (text := self.text):  # a call without arguments may send nothing at all
+        if self.key == "input" and (text := "".join(self.parts)):  # a call without arguments may send nothing
             value, faults = decode(text)
             if faults or not isinstance(value, dict):
                 self.spoilt = _fault(path, "an input that is no JSON object", TOOL_USE_INPUT)
             else:
                 self.data["input"] = value
-        elif self.key and self.key != "input":
+        elif self.key != "input" and self.parts:
             self.data[self.key], self.parts = self.text, []
         self.done = True
 
@@ -135,6 +136,9 @@ def _input(block: _Growing, delta: Any) -> bool:
 
 def _more(block: _Growing, key: str, part: Any) -> bool:
     if block.key != key or not isinstance(part, str):
+        return False
+    start = block.data[key]
+    if not isinstance(start, Mapping if key == "input" else (str, type(None))):
         return False
     block.parts.append(part)
     return True
@@ -312,13 +316,8 @@ class Accumulator:
                 before.spoilt = before.spoilt or _fault(path, "a block that starts twice", STREAM_ORDER)
             return
         block = self._blocks[place] = _Growing(data)
-        grows = data.get(block.key)
-        if not isinstance(data.get("type"), str) or not isinstance(
-            grows, Mapping if block.key == "input" else (str, type(None))
-        ):
-            block.spoilt = _fault(path, "a block that starts with what is none", STREAM_ORDER)
-        elif grows is None and block.key:
-            data[block.key] = ""
+        if not isinstance(data.get("type"), str):
+            block.spoilt = _fault(path, "a block that starts without a type", STREAM_ORDER)
 
     def _delta(self, event: Any) -> None:
         place = self._place(event)
