@@ -1,4 +1,4 @@
-"""An agent with tools: interleaved thinking, several rounds, parallel calls, a tool that fails.
+"""An agent with tools that streams: interleaved thinking, several rounds, parallel calls, a tool that fails.
 
 With ANTHROPIC_API_KEY set, the service answers. Without it a local double does, which judges each request as
 the service would and takes its answers from `SCRIPT`.
@@ -16,12 +16,13 @@ from convmodel import (
     AwaitingTools,
     Conversation,
     Interrupted,
+    Reply,
     Tool,
     ToolResult,
     ToolUse,
     start,
 )
-from convmodel.anthropic import Target, from_message, to_request
+from convmodel.anthropic import Accumulator, Target, to_request
 from convmodel.testing import MessagesServer
 from convmodel.view import view
 
@@ -49,12 +50,24 @@ def run(call: ToolUse) -> ToolResult:
         return call.result(f"{type(error).__name__}: {error}", is_error=True)
 
 
+def replied(client: anthropic.Anthropic, convo: AwaitingModel) -> Reply:
+    """What the model answers, its text shown as it comes."""
+    accumulator, shown = Accumulator(TARGET), 0
+    with client.messages.create(max_tokens=4096, stream=True, **to_request(convo, TARGET)) as events:
+        for event in events:
+            accumulator.feed(event)
+            text = "".join(part.text for part in accumulator.snapshot if part.type == "text")
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+    print("\n" if shown else "", end="")
+    return accumulator.reply()
+
+
 def answered(client: anthropic.Anthropic, convo: Conversation) -> Conversation:
     """Run the tools that the model calls until it has said all."""
     rounds = 0
     while isinstance(convo, AwaitingModel):
-        message = client.messages.create(max_tokens=4096, **to_request(convo, TARGET))
-        outcome = convo.receive(from_message(message, TARGET))
+        outcome = convo.receive(replied(client, convo))
         if isinstance(outcome, Interrupted):
             raise SystemExit(f"interrupted: {outcome.reason}")
         convo, rounds = outcome, rounds + 1
@@ -102,7 +115,7 @@ def main() -> None:
             server = stack.enter_context(MessagesServer(SCRIPT))
             client = stack.enter_context(anthropic.Anthropic(base_url=server.url, api_key="any"))
         convo = answered(client, start(QUESTION, system="Be brief.", tools=TOOLS))
-    print(f"\n{view(convo)}\n\n{convo.last_text}")
+    print(f"\n{view(convo)}")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def test_what_the_first_command_runs_succeeds() -> None:
 
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(
-        "round 1: thinking, text, tool_use, thinking, tool_use\n  ran: toolu_01A\n"
+        "I'll read both files.\nround 1: thinking, text, tool_use, thinking, tool_use\n  ran: toolu_01A\n"
     )
     for line in (
         "  failed: toolu_01B",

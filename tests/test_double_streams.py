@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anthropic
 import httpx2
@@ -51,11 +51,15 @@ REPLY: Json = {
     },
     "container": {"id": "container_1", "expires_at": "2026-12-01T00:00:00Z"},
 }
-ASKED: Any = {"model": NEW, "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
+ASKED: Json = {"model": NEW, "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def asked(**more: Any) -> Json:
+    return {**ASKED, **more}
 
 
 @contextmanager
-def served(*script: ScriptedReply, **options: Any) -> Iterator[anthropic.Anthropic]:
+def served(*script: ScriptedReply, **options: Any) -> Generator[anthropic.Anthropic]:
     with (
         MessagesServer(script) as server,
         anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0, **options) as client,
@@ -244,7 +248,7 @@ def test_an_error_of_the_script_is_no_stream() -> None:
             client.messages.create(**ASKED, stream=True)
         assert caught.value.status_code == 529
         with pytest.raises(anthropic.BadRequestError):
-            client.messages.create(**{**ASKED, "messages": []}, stream=True)
+            client.messages.create(**asked(messages=[], stream=True))
 
 
 def test_a_streamed_reply_is_for_requests_that_ask_for_streaming() -> None:
@@ -266,13 +270,13 @@ def test_thinking_is_signed_over_what_it_answers() -> None:
         MessagesServer([thoughts, thoughts, thoughts], preserved_thinking=True) as server,
         anthropic.Anthropic(base_url=server.url, api_key="any") as client,
     ):
-        with client.messages.stream(**{**ASKED, "model": "claude-opus-5-5"}) as stream:
+        with client.messages.stream(**asked(model="claude-opus-5-5")) as stream:
             first: Any = stream.get_final_message()
         turns = [*ASKED["messages"], first.to_param(), {"role": "user", "content": "go on"}]
-        client.messages.create(**{**ASKED, "model": "claude-opus-5-5", "messages": turns})
+        client.messages.create(**asked(model="claude-opus-5-5", messages=turns))
         turns[0] = {"role": "user", "content": "ho"}
         with pytest.raises(anthropic.BadRequestError, match="bound to a different conversation"):
-            client.messages.create(**{**ASKED, "model": "claude-opus-5-5", "messages": turns})
+            client.messages.create(**asked(model="claude-opus-5-5", messages=turns))
 
 
 # ---------------------------------------------------------------- faults
@@ -397,7 +401,7 @@ def test_a_task_that_is_cancelled_in_a_stall_leaves_the_server_free() -> None:
             Streamed([{"type": "text", "text": "ascii"}], "cut_character", after=0),
             "no character of several bytes",
         ),
-        (Streamed([], "nap"), "no fault is named 'nap'"),  # type: ignore[arg-type]
+        (Streamed([], cast("Any", "nap")), "no fault is named 'nap'"),
         (Streamed([{"type": "text", "text": "x"}], piece=0), "the script failed: ValueError"),
         (Streamed([{"type": "text", "text": b"x"}]), "the script failed: TypeError"),
     ],

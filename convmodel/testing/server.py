@@ -58,6 +58,7 @@ class _ScriptError(ApiError):
 
 
 Answer = Sequence[Mapping[str, object]] | Mapping[str, object] | ApiError
+_Sent = Json | list[bytes | float] | ApiError  # a response, the parts of a stream, an error
 ScriptedReply = Answer | Streamed | Callable[[Json], Answer | Streamed]
 """What a script may hold: content blocks, a whole response, an error, how to stream one, or a function of the body."""
 
@@ -151,7 +152,7 @@ class MessagesServer:
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(_SECONDS_TO_END)
 
-    def _answer(self, raw: bytes, betas: Sequence[str]) -> Json | list[bytes | float] | ApiError:
+    def _answer(self, raw: bytes, betas: Sequence[str]) -> _Sent:
         """The response to the body of one request that came to the right address with a key, and to its betas."""
         with self._lock:
             self._bodies.append(raw)
@@ -190,7 +191,7 @@ class MessagesServer:
 
         return {**body, "messages": list(map(known, messages))}
 
-    def _reply(self, body: Json, added: Json) -> Json | list[bytes | float] | ApiError:
+    def _reply(self, body: Json, added: Json) -> _Sent:
         with self._lock:
             reply = next(self._script, None)
             self._answered += 1
@@ -242,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
     def __init__(
         self,
         live: dict[threading.Thread, socket.socket],
-        answer: Callable[[bytes, Sequence[str]], Json | list[bytes | float] | ApiError],
+        answer: Callable[[bytes, Sequence[str]], _Sent],
         request: socket.socket,
         client_address: tuple[str, int],
         server: BaseServer,
@@ -275,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815
 
-    def _send(self, answer: Json | list[bytes | float] | ApiError) -> None:
+    def _send(self, answer: _Sent) -> None:
         headers = {"content-type": "application/json", "request-id": f"req_{uuid4().hex}"}
         if isinstance(answer, list):
             streaming = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
