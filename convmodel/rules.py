@@ -21,6 +21,7 @@ _HOMES = (
     "conversation",
     "anthropic.targets",
     "anthropic.read",
+    "anthropic.stream",
     "anthropic.faults",
     "storage.stored",
 )

@@ -31,6 +31,7 @@ ORDER = (
     ("conversation",),
     ("anthropic.targets",),
     ("anthropic.write", "anthropic.read", "anthropic.faults"),
+    ("anthropic.stream",),
     ("anthropic",),
     ("storage.stored",),
     ("storage",),

@@ -11,15 +11,17 @@ import attrs
 from ..blocks import (
     BLOCKS,
     TOOL_USE_ID,
+    TOOL_USE_INPUT,
     AssistantBlock,
     OpaqueBlock,
+    ServerToolUse,
     Text,
     Thinking,
     ToolUse,
     UnsignedThinking,
     class_of,
 )
-from ..conversation import Conversation, at_length
+from ..conversation import Conversation, at_length, cuts
 from ..declared import ANSWERED, SENT
 from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, key_name, quoted
 from ..fields import (
@@ -121,20 +123,42 @@ def from_message(message: Message | Mapping[str, Any] | str | bytes, target: Tar
         raise InvalidReply(
             [Violation(ROLE, "role", "a message of another party", "Pass what the model answered.")]
         )
-    origin = _origin(data, target, reading)
+    origin = reply_origin(data, target, reading)
     blocks: list[AssistantBlock] = []
+    unbroken: int | None = None
     for at, raw in enumerate(cast("list[object]", content)):
-        block = _reply_block(raw, origin.vendor, reading, f"content[{at}]")
+        faults = len(reading.violations)
+        block = reply_block(raw, origin.vendor, reading, f"content[{at}]")
         if block is not None:
             blocks.append(block)
-    reason = origin.stop_reason
-    reply = Reply(blocks, origin, complete=reason is not None, dropped=tuple(reading.dropped))
+        elif unbroken is None and len(reading.violations) > faults:
+            unbroken = len(blocks)
+    return finished(blocks, origin, reading, whole=True, unbroken=unbroken)
+
+
+def finished(
+    blocks: list[AssistantBlock], origin: Origin, reading: Reading, *, whole: bool, unbroken: int | None
+) -> Reply:
+    """The reply that some blocks make, once all of them are read.
+
+    Raises:
+        InvalidReply: The reading found violations.
+    """
+    last = blocks[-1] if blocks and unbroken is None else None
+    if cuts(origin.stop_reason) and isinstance(last, (ToolUse, ServerToolUse)) and not last.input:
+        # Where the service cut the reply, a call without arguments is one whose arguments did not come.
+        found = f"a `{last.type}` that may have been cut before its input"
+        reading.drop(TOOL_USE_INPUT, f"blocks[{len(blocks) - 1}].input", found, "It was left out.")
+        unbroken = len(blocks) - 1
+        blocks = blocks[:-1]
+    whole = whole and unbroken is None and not reading.violations and origin.stop_reason is not None
+    reply = Reply(blocks, origin, complete=whole, dropped=reading.dropped, unbroken=unbroken)
     if reading.violations:
-        raise InvalidReply(reading.violations, attrs.evolve(reply, complete=False))
+        raise InvalidReply(reading.violations, reply)
     return reply
 
 
-def _origin(data: Mapping[str, Any], target: Target | None, reading: Reading) -> Origin:
+def reply_origin(data: Mapping[str, Any], target: Target | None, reading: Reading) -> Origin:
     container = mapping(data.get("container"))
     known = {
         "model": data.get("model"),
@@ -161,7 +185,7 @@ def _origin(data: Mapping[str, Any], target: Target | None, reading: Reading) ->
         return Origin()
 
 
-def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> AssistantBlock | None:
+def reply_block(raw: object, vendor: str, reading: Reading, path: str) -> AssistantBlock | None:
     data = held(raw)
     tag = data.get("type") if data is not None else None
     if data is None or not isinstance(tag, str):
