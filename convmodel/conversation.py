@@ -34,7 +34,6 @@ from .turns import (
     SystemTurn,
     Turn,
     UserTurn,
-    unfinished_calls,
     user_blocks,
 )
 
@@ -777,14 +776,19 @@ made by hand. The reasons that forbid running calls are those of the SDK's tool 
 UNKNOWN_REASON = (True, False)
 
 
+def cuts(reason: str | None) -> bool:
+    """Whether a stop reason says that the reply was cut or refused."""
+    return not any(RECEIVED.get(reason, UNKNOWN_REASON))
+
+
 @final
 @attrs.frozen
 class Interrupted:
     """A reply that may not simply be kept. Nothing of it is in the conversation until you choose.
 
     Args:
-        reason: The stop reason; `incomplete` if the reply ended before it was whole; `thinking_last` if it ends in
-            thinking, which no turn may.
+        reason: The stop reason, if it says that the reply was cut or refused; else `incomplete` if the reply ended before
+            it was whole, or `thinking_last` if it ends in thinking, which no turn may.
         conversation: The conversation before the reply.
         kept: The longest beginning of the reply that is a legal turn, never with a client call; None if there is none.
         lost: The blocks behind it.
@@ -812,7 +816,7 @@ class Interrupted:
     def resume(self, *content: str | UserBlock) -> AwaitingModel:
         """Keep what can be kept and let the user go on.
 
-        If the reply was to finish a server call, the call is abandoned, as `AwaitingModel.abandon` does.
+        If nothing can be kept, a server call that the reply was to finish is abandoned, as `AwaitingModel.abandon` does.
 
         Args:
             content: What the user says, such as "Go on from where you stopped."
@@ -853,8 +857,13 @@ def _received(before: AwaitingModel, reply: Reply | AssistantTurn) -> Outcome:
             return cast("Outcome", before._then(AssistantTurn(blocks, origin)))
         except ValidationError as error:
             raise InvalidReply(error.violations, given if isinstance(given, Reply) else None) from None
-    why = "incomplete" if not complete else "thinking_last" if becomes_turn else reason or "incomplete"
-    kept = None if reason == "refusal" else _kept(before, blocks, origin)
+    why = reason or "incomplete"
+    if not cuts(reason) and not complete:
+        why = "incomplete"
+    elif becomes_turn:
+        why = "thinking_last"
+    unbroken = given.unbroken if isinstance(given, Reply) else None
+    kept = None if reason == "refusal" else _kept(before, blocks[:unbroken], origin)
     return Interrupted(why, before, kept, blocks[len(kept.blocks) if kept else 0 :])
 
 
@@ -862,16 +871,18 @@ def _kept(
     before: AwaitingModel, blocks: tuple[AssistantBlock, ...], origin: Origin | None
 ) -> AssistantTurn | None:
     """The longest beginning of a reply after which the user can go on."""
-    if before._state.unfinished:
-        return None  # only a whole reply brings the result that the open server call waits for
-    end = next(
-        (i for i, block in enumerate(blocks) if type(block) is ToolUse or block == Text("")), len(blocks)
-    )
-    open_calls = unfinished_calls(blocks[:end])
-    if open_calls:
-        end = next(i for i, block in enumerate(blocks) if block is open_calls[0])
-    while end and type(blocks[end - 1]) in THOUGHTS:
-        end -= 1
+    state, length = before._state, before._length
+    waiting = {call.block.id for call in before._log.calls.unfinished(state, length)}
+    end = 0
+    for at, block in enumerate(blocks):
+        if type(block) is ToolUse or block == Text(""):
+            break
+        if block.type == ServerToolUse.type:
+            waiting.add(cast("ServerToolUse", block).id)
+        else:
+            waiting.discard(getattr(block, "tool_use_id", None))
+        if not waiting and type(block) not in THOUGHTS:
+            end = at + 1
     if not end:
         return None
     if origin is not None and origin.stop_reason == "pause_turn":
@@ -880,7 +891,7 @@ def _kept(
         kept = AssistantTurn(blocks[:end], origin)
     except ValidationError:
         return None
-    _, faults = step(before._state, before._length, kept, before._log.calls, BUILT)
+    _, faults = step(state, length, kept, before._log.calls, BUILT)
     return None if faults else kept
 
 

@@ -219,7 +219,15 @@ def mapping(value: object) -> Mapping[str, Any] | None:
     sent = sdk.model_fields_set
     values: dict[str, Any] = getattr(sdk, "__dict__", {})
     extra = getattr(sdk, "__pydantic_extra__", None)
-    return {name: item for name, item in values.items() if name in sent} | (extra or {})
+    named = _aliases(cast("Any", type(value)))
+    return {named.get(name, name): item for name, item in values.items() if name in sent} | (extra or {})
+
+
+@cache
+def _aliases(cls: Any) -> dict[str, str]:
+    """The fields of an SDK class whose name in Python is not the one on the wire, such as `from_`."""
+    fields: dict[str, Any] = getattr(cls, "model_fields", {})
+    return {name: field.alias for name, field in fields.items() if field.alias not in (None, name)}
 
 
 def held(value: object) -> Mapping[str, Any] | None:

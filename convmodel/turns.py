@@ -438,7 +438,9 @@ class Reply:
         blocks: The blocks, in the order in which they came.
         origin: Who produced it and why it stopped.
         complete: False if the response ended before it was whole.
-        dropped: What was left out because requests do not have it, each with its place.
+        dropped: What was left out, because requests do not have it or because it was cut, each with its place.
+        unbroken: How many blocks there are before the first place where one is missing or cut; a text that was cut is
+            the last of them. None if no block is missing.
 
     >>> Reply([Text("Hi.")], Origin(stop_reason="end_turn")).complete
     True
@@ -448,6 +450,7 @@ class Reply:
     origin: Origin = attrs.field(factory=Origin)
     complete: bool = attrs.field(default=True, kw_only=True)
     dropped: tuple[Violation, ...] = attrs.field(default=(), converter=_violations, kw_only=True)
+    unbroken: int | None = attrs.field(default=None, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         wrong = _no_blocks(self.blocks)

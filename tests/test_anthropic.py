@@ -448,11 +448,21 @@ def test_a_reply_without_a_stop_reason_is_not_complete(reading: Callable[[Json],
 
 def test_a_truncated_input_is_never_a_call_that_can_be_run() -> None:
     cut = start("hi", tools=[LOOK]).receive(
-        from_message(response(text("a"), tool_use(1, input={}), stop_reason="max_tokens"))
+        from_message(response(text("a"), tool_use(1), stop_reason="max_tokens"))
     )
     assert isinstance(cut, Interrupted)
+    assert (cut.reason, cut.lost) == ("max_tokens", (ToolUse("toolu_1", "look", {"q": 1}),))
     assert cut.kept == AssistantTurn("a", cut.kept.origin if cut.kept else None)
-    assert cut.lost == (ToolUse("toolu_1", "look", {}),)
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
+def test_a_call_that_was_cut_before_its_input_is_left_out(reason: str) -> None:
+    reply = from_message(response(text("a"), tool_use(1, input={}), stop_reason=reason))
+    assert (reply.blocks, reply.complete, reply.unbroken) == ((Text("a"),), False, 1)
+    assert [(v.rule, v.path) for v in reply.dropped] == [("tool-use-input-object", "content[1].input")]
+    cut = start("hi", tools=[LOOK]).receive(reply)
+    assert isinstance(cut, Interrupted)
+    assert (cut.reason, cut.lost) == (reason, () if cut.kept else (Text("a"),))
 
 
 def test_changing_the_message_afterwards_changes_no_turn() -> None:

@@ -206,6 +206,7 @@ EVERYWHERE = {
     "map_tool_inputs",
     "replace",
     "strip_thinking",
+    "supply",
     "with_system",
     "with_tools",
 }
@@ -405,16 +406,52 @@ def test_a_pause_goes_on_with_the_next_reply() -> None:
     assert done.last_text == "So."
 
 
-def test_a_cut_reply_after_a_pause_keeps_nothing_and_can_be_abandoned() -> None:
+def test_a_cut_reply_after_a_pause_is_kept_from_the_result_on_that_finishes_the_server_call() -> None:
     paused = start("hi").receive(Reply([Text("I look."), SEARCH], Origin(stop_reason="pause_turn")))
     assert isinstance(paused, AwaitingModel)
     cut = paused.receive(Reply([FOUND, Text("So")], Origin(stop_reason="max_tokens")))
     assert isinstance(cut, Interrupted)
-    assert cut.kept is None
+    assert cut.kept is not None
+    assert cut.kept.blocks == (FOUND, Text("So"))
+    assert [turn.text for turn in cut.resume("Go on.").turns] == ["hi", "I look.", "So", "Go on."]
+
+
+def test_a_cut_reply_that_leaves_the_server_call_unfinished_keeps_nothing_and_can_be_abandoned() -> None:
+    paused = start("hi").receive(Reply([Text("I look."), SEARCH], Origin(stop_reason="pause_turn")))
+    assert isinstance(paused, AwaitingModel)
+    cut = paused.receive(Reply([Text("So")], Origin(stop_reason="max_tokens")))
+    assert isinstance(cut, Interrupted)
+    assert (cut.kept, cut.lost) == (None, (Text("So"),))
     assert [turn.text for turn in cut.resume("Go on.").turns] == ["hi", "I look.", "Go on."]
     given_up = cut.discard().abandon()
     assert isinstance(given_up, AwaitingUser)
     assert given_up.last_text == "I look."
+
+
+def test_what_stands_behind_a_missing_block_is_not_kept() -> None:
+    reply = Reply([Text("a"), THOUGHT, Text("b")], Origin(), complete=False, unbroken=1)
+    cut = start("hi").receive(reply)
+    assert isinstance(cut, Interrupted)
+    assert cut.kept is not None
+    assert (cut.kept.blocks, cut.lost) == ((Text("a"),), (THOUGHT, Text("b")))
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("max_tokens", "max_tokens"),
+        ("model_context_window_exceeded", "model_context_window_exceeded"),
+        ("refusal", "refusal"),
+        ("pause_turn", "incomplete"),
+        ("tool_use", "incomplete"),
+        ("end_turn", "incomplete"),
+        (None, "incomplete"),
+    ],
+)
+def test_an_incomplete_reply_is_cut_for_the_stop_reason_if_that_says_so(reason: str | None, why: str) -> None:
+    cut = start("hi").receive(Reply([Text("a")], Origin(stop_reason=reason), complete=False))
+    assert isinstance(cut, Interrupted)
+    assert cut.reason == why
 
 
 def test_a_reply_that_breaks_a_rule_is_an_error_that_carries_it() -> None:

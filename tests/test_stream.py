@@ -82,7 +82,7 @@ WHOLE = [
     message(HIDDEN, TEXT),
     message(THOUGHT, REDACTED, THOUGHT, CALL),
     message(CITED, TEXT),
-    message(HIDDEN, FALLBACK, HIDDEN, TEXT),
+    message(HIDDEN, FALLBACK, HIDDEN, TEXT, model="claude-y"),
     message(TEXT, container={"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}),
     message({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}, stop_reason="pause_turn"),
     message({"type": "text", "text": ""}, CALL),
@@ -323,15 +323,22 @@ SPOILT: dict[str, list[Json]] = {
 @pytest.mark.parametrize("events", SPOILT.values(), ids=SPOILT)
 def test_what_does_not_fit_spoils_its_block_with_a_word(events: list[Json]) -> None:
     reply = ended(*events, opened(1, {"type": "text", "text": "later"}), closed(1), stop="tool_use")
-    assert (reply.blocks, reply.complete) == ((), False)
-    assert dropped(reply) == [("stream-order", "content[0]"), ("stream-whole", "content[1]")]
-    assert isinstance(start("x").receive(reply), Interrupted)
+    assert (reply.blocks, reply.complete, reply.unbroken) == ((Text("later"),), False, 0)
+    assert dropped(reply) == [("stream-order", "content[0]")]
+    outcome = start("x").receive(reply)
+    assert isinstance(outcome, Interrupted)
+    assert (outcome.kept, outcome.lost) == (None, (Text("later"),))
 
 
 def test_behind_a_gap_nothing_is_kept() -> None:
     reply = ended(opened(0, TEXT), closed(0), opened(2, CALL), closed(2), stop="tool_use")
-    assert reply.blocks == (Text(TEXT["text"]),)
-    assert dropped(reply) == [("stream-whole", "content[2]")]
+    assert reply.blocks == (Text(TEXT["text"]), ToolUse("toolu_1", "rm", cast("Any", CALL["input"])))
+    assert (reply.complete, reply.unbroken) == (False, 1)
+    assert dropped(reply) == [("stream-whole", "content[1]")]
+    outcome = start("x").receive(reply)
+    assert isinstance(outcome, Interrupted)
+    assert outcome.kept is not None
+    assert outcome.kept.blocks == reply.blocks[:1]
 
 
 @pytest.mark.parametrize(
@@ -417,6 +424,20 @@ def test_a_snapshot_is_nothing_that_a_turn_takes_and_shows_no_values() -> None:
     assert "/tmp" not in repr(shown)
     with pytest.raises(ValidationError):
         start("x").assistant(cast("Any", shown[0]))
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
+def test_a_call_that_was_cut_before_its_input_is_no_call(reason: str) -> None:
+    events = [opened(0, TEXT), closed(0), opened(1, BARE), closed(1)]
+    reply = ended(*events, stop=reason)
+    assert (reply.blocks, reply.unbroken) == ((Text(TEXT["text"]),), 1)
+    assert dropped(reply) == [("tool-use-input-object", "content[1].input")]
+
+
+def test_a_model_that_took_over_is_named_and_its_mark_stays() -> None:
+    reply = ended(opened(0, TEXT), closed(0), opened(1, FALLBACK), closed(1), opened(2, TEXT), closed(2))
+    assert reply.origin.model == "claude-y"
+    assert reply.blocks[1] == OpaqueBlock(FALLBACK)
 
 
 # ---------------------------------------------------------------- the real client

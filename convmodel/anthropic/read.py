@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import attrs
-
 from ..blocks import (
     BLOCKS,
     TOOL_USE_ID,
+    TOOL_USE_INPUT,
     AssistantBlock,
     OpaqueBlock,
+    ServerToolUse,
     Text,
     Thinking,
     ToolUse,
     UnsignedThinking,
     class_of,
 )
-from ..conversation import Conversation, at_length
+from ..conversation import Conversation, at_length, cuts
 from ..declared import ANSWERED, SENT
 from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join, key_name, quoted
 from ..fields import (
@@ -130,8 +130,7 @@ def read_reply(
     target: Target | None,
     reading: Reading,
     *,
-    whole: bool = True,
-    lost: Iterable[Violation] = (),
+    unbroken: int | None = None,
 ) -> Reply:
     """A reply from a response's envelope and its blocks.
 
@@ -139,20 +138,34 @@ def read_reply(
         data: The envelope.
         content: The blocks.
         target: Where the request went.
-        reading: How blocks are read.
-        whole: Whether all of the response has come.
-        lost: What else was left out.
+        reading: How blocks are read, and what was left out before.
+        unbroken: How many of the blocks stand before the first that is missing; None if all of the response has come.
 
     Raises:
         InvalidReply: A block cannot be read; `.reply` holds the blocks that could be read.
     """
     origin = _origin(data, target, reading)
-    read = (_reply_block(raw, origin.vendor, reading, f"content[{at}]") for at, raw in enumerate(content))
-    blocks = [block for block in read if block is not None]
-    whole = whole and origin.stop_reason is not None
-    reply = Reply(blocks, origin, complete=whole, dropped=(*reading.dropped, *lost))
+    blocks: list[AssistantBlock] = []
+    whole: int | None = None
+    for at, raw in enumerate(content):
+        before = len(reading.violations)
+        block = _reply_block(raw, origin.vendor, reading, f"content[{at}]")
+        if whole is None and (at == unbroken or len(reading.violations) > before):
+            whole = len(blocks)
+        blocks += [] if block is None else [block]
+    if whole is None and unbroken is not None:
+        whole = len(blocks)
+    last = blocks[-1] if blocks and whole is None else None
+    if cuts(origin.stop_reason) and isinstance(last, (ToolUse, ServerToolUse)) and not last.input:
+        # Where the service has cut the reply, a call without arguments is one whose arguments did not come.
+        where = f"content[{len(blocks) - 1}].input"
+        reading.drop(TOOL_USE_INPUT, where, f"a `{last.type}` that may have been cut", "It was left out.")
+        blocks.pop()
+        whole = len(blocks)
+    complete = whole is None and origin.stop_reason is not None and not reading.violations
+    reply = Reply(blocks, origin, complete=complete, dropped=reading.dropped, unbroken=whole)
     if reading.violations:
-        raise InvalidReply(reading.violations, attrs.evolve(reply, complete=False))
+        raise InvalidReply(reading.violations, reply)
     return reply
 
 

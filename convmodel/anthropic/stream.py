@@ -6,6 +6,7 @@ the reply is incomplete. What an event does not say plainly spoils its block, ne
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -87,6 +88,8 @@ class _Growing:
     def text(self) -> str:
         """The text that has come."""
         start = self.data.get(self.key)
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]  # who asks again asks for little more
         return "".join((start if isinstance(start, str) else "", *self.parts))
 
     def finish(self, path: str) -> None:
@@ -244,14 +247,14 @@ class Accumulator:
 
     @property
     def snapshot(self) -> tuple[Partial, ...]:
-        """The blocks as far as they have come, to be shown."""
+        """The blocks as far as they have come, to be shown. It costs what it shows: take one a frame, not one an event."""
         return tuple(self._blocks[index].shown() for index in sorted(self._blocks))
 
     def reply(self, error: BaseException | None = None) -> Reply:
         """What has come, as a reply.
 
-        It is complete if each block has ended and the service has said why it stopped. Else its blocks are those before the
-        first that is not whole, and the beginning of that one if it is text; `dropped` names everything behind.
+        It is complete if each block has ended and the service has said why it stopped. Else it holds the blocks that have
+        ended and the beginning of a text that was cut; what else has come is named in `dropped`.
 
         Args:
             error: What broke the stream off, if something did.
@@ -264,30 +267,35 @@ class Accumulator:
         """
         envelope = self._envelope or {}
         content: list[dict[str, Any]] = []
-        lost: list[Violation] = []
+        unbroken: int | None = None
+        reading = Reading(ANSWERED, lenient=True)
         for expected, index in enumerate(sorted(self._blocks)):
-            block = self._blocks[index]
-            if not lost and index == expected and block.done and block.spoilt is None:
+            block, path = self._blocks[index], f"content[{index}]"
+            whole = block.done and block.spoilt is None
+            if unbroken is None and index != expected:
+                reading.drop(
+                    STREAM_WHOLE, f"content[{expected}]", "a block that never came", "Nothing stands for it."
+                )
+                unbroken = len(content)
+            if whole:
                 content.append(block.data)
-                continue
-            if (
-                not lost
-                and index == expected
-                and block.type == "text"
-                and block.spoilt is None
-                and block.text
-            ):
-                content.append({**block.data, "text": block.text})  # what it says is the user's to keep
-                lost.append(_fault(f"content[{index}]", "text that was cut", STREAM_WHOLE))
-                continue
-            why = "that was cut" if not block.done else "behind one that is not whole"
-            cut = _fault(f"content[{index}]", f"a {block.type[:60]} block {why}", STREAM_WHOLE)
-            lost.append(block.spoilt or cut)
+            elif block.spoilt is not None:
+                reading.dropped.append(block.spoilt)
+            elif block.type == "text" and block.text:  # what it says is the user's to keep
+                reading.drop(STREAM_WHOLE, path, "text that was cut", "What has come of it was kept.")
+                content.append({**block.data, "text": block.text})
+            else:
+                reading.drop(
+                    STREAM_WHOLE, path, f"a {quoted(block.type)} block that was cut", "It was left out."
+                )
+            if unbroken is None and not whole:
+                unbroken = len(content)
         if envelope.get("stop_reason") is None or self._envelope is None:
             broken = f" ({type(error).__name__})" if error is not None else ""
-            lost.append(self._broken or _fault("", f"a stream that broke off{broken}", STREAM_WHOLE))
-        reading = Reading(ANSWERED, lenient=True)
-        return read_reply(envelope, content, self._target, reading, whole=not lost, lost=lost)
+            cut = _fault("", f"a stream that broke off{broken}", STREAM_WHOLE)
+            reading.dropped.append(self._broken or cut)
+            unbroken = len(content) if unbroken is None else unbroken
+        return read_reply(envelope, content, self._target, reading, unbroken=unbroken)
 
     # ------------------------------------------------------------ events
 
@@ -311,6 +319,9 @@ class Accumulator:
             return
         path, before = f"content[{place}]", self._blocks.get(place)
         data: dict[str, Any] = thawed(dict(raw)) if raw is not None else {}
+        served = (mapping(data.get("to")) or {}).get("model") if data.get("type") == "fallback" else None
+        if isinstance(served, str) and self._envelope is not None:
+            self._envelope["model"] = served  # what comes from here on is another model's, as in the SDK
         if before is not None:
             if before.done or before.parts or before.data != data:
                 before.spoilt = before.spoilt or _fault(path, "a block that starts twice", STREAM_ORDER)
@@ -512,9 +523,11 @@ _CLIENTS = frozenset(
     {"anthropic", "httpx", "httpx2", "httpcore", "httpcore2", "h11", "h2", "aiohttp", "requests", "urllib3"}
 )
 """The packages whose errors mean that a connection broke."""
+_TORN = (UnicodeDecodeError, json.JSONDecodeError)
+"""What the SDK's own decoder raises where a stream ends inside a character or an event."""
 
 
 def _is_transport(error: Exception) -> bool:
     """Whether an error is of the connection, not of the code that reads it."""
     homes = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
-    return isinstance(error, (OSError, EOFError)) or bool(homes & _CLIENTS)
+    return isinstance(error, (OSError, EOFError, *_TORN)) or bool(homes & _CLIENTS)
