@@ -439,6 +439,7 @@ class Reply:
         origin: Who produced it and why it stopped.
         complete: False if the response ended before it was whole.
         dropped: What was left out because requests do not have it, each with its place.
+        bound: Whether the model that made it binds its thinking to all that stands before.
 
     >>> Reply([Text("Hi.")], Origin(stop_reason="end_turn")).complete
     True
@@ -448,6 +449,7 @@ class Reply:
     origin: Origin = attrs.field(factory=Origin)
     complete: bool = attrs.field(default=True, kw_only=True)
     dropped: tuple[Violation, ...] = attrs.field(default=(), converter=_violations, kw_only=True)
+    bound: bool = attrs.field(default=True, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         wrong = _no_blocks(self.blocks)

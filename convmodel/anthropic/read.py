@@ -51,6 +51,7 @@ from .targets import (
     UNSIGNED_FOREIGN,
     Judged,
     Target,
+    binds_prefix,
     issuer_of,
     tail_faults,
     target_faults,
@@ -150,7 +151,9 @@ def read_reply(
     read = (_reply_block(raw, origin.vendor, reading, f"content[{at}]") for at, raw in enumerate(content))
     blocks = [block for block in read if block is not None]
     whole = whole and origin.stop_reason is not None
-    reply = Reply(blocks, origin, complete=whole, dropped=(*reading.dropped, *lost))
+    model = origin.model or (target.model if target is not None else "")
+    bound = binds_prefix(model, origin.platform or "anthropic")
+    reply = Reply(blocks, origin, complete=whole, dropped=(*reading.dropped, *lost), bound=bound)
     if reading.violations:
         raise InvalidReply(reading.violations, attrs.evolve(reply, complete=False))
     return reply
