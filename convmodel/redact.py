@@ -186,7 +186,7 @@ def _finder(kind: object, find: Detector) -> re.Pattern[str] | Find:
     if isinstance(made, re.Pattern):
         require(cast("object", made.pattern), str, path, "a pattern of text")
     else:
-        require(made, Callable, path, "a pattern or a function")  # type: ignore[arg-type]
+        require(made, cast("Any", Callable), path, "a pattern or a function")
     return made
 
 
@@ -263,8 +263,8 @@ class Redactor:
 
         >>> from convmodel import Text, ToolUse
         >>> call = ToolUse("toolu_1", "login", {"user": "me", "password": "swordfish"})
-        >>> masked = Redactor().blocks([Text("I log in."), call])
-        >>> masked.blocks[1].input["password"], masked.found
+        >>> made = Redactor().blocks([Text("I log in."), call])
+        >>> made.blocks[1].input["password"], made.found
         ('[redacted:secret]', (Redaction(path='blocks[1]', kind='secret', count=1),))
         """
         made: list[B] = []
