@@ -238,7 +238,7 @@ def test_a_long_hostile_text_is_looked_at_a_few_times(piece: str) -> None:
         seen += len(text)
         return []
 
-    text = piece * (400_000 // len(piece))
+    text = piece * (200_000 // len(piece))
     redactor = Redactor({**DETECTORS, "counted": count})
     once = redactor.text(text)
     assert seen <= 3 * len(text)
@@ -456,7 +456,9 @@ def test_store_and_wire_see_the_same_bytes_and_neither_sees_the_secret() -> None
     for text in (dumps(answered), to_body(answered, BOUND, max_tokens=9).decode(), repr(answered)):
         assert "correct horse" not in text
         assert ANTHROPIC_KEY not in text
-    assert to_body(loads(dumps(answered)), BOUND) == to_body(answered, BOUND)
+    again = loads(dumps(answered))
+    assert isinstance(again, AwaitingModel)
+    assert to_body(again, BOUND) == to_body(answered, BOUND)
     one = called.answer_one(reply.calls[0].result(ANTHROPIC_KEY), redactor=REDACTOR)
     assert one.turns[-1].blocks == (ToolResult("toolu_1", "[redacted:anthropic-key]"),)
 
@@ -491,7 +493,9 @@ def test_what_enters_is_reported() -> None:
     assert told[1].found == (Redaction("blocks[1]", "secret", 1),)
     assert told[1].voided == ("blocks[2]",)
     assert [block.type for block in told[1].blocks] == ["thinking", "tool_use", "text"]
-    convo.receive(AssistantTurn(["Hi."])).user(ANTHROPIC_KEY, redactor=redactor)  # type: ignore[union-attr]
+    greeted = convo.receive(AssistantTurn(["Hi."]))
+    assert isinstance(greeted, AwaitingUser)
+    greeted.user(ANTHROPIC_KEY, redactor=redactor)
     assert len(told) == 3
 
 
@@ -704,7 +708,7 @@ def test_a_session_with_secrets_runs_without_a_fault(target: Target) -> None:
     thinks = {"type": "thinking", "thinking": "", "signature": ""}
     call = {"type": "tool_use", "id": "toolu_1", "name": "login", "input": {"password": "correct horse"}}
     more = {"type": "tool_use", "id": "toolu_2", "name": "login", "input": {"again": "yes"}}
-    script = [
+    script: Any = [
         [thinks, call, thinks, more],
         [thinks, {"type": "text", "text": f"Your key is {ANTHROPIC_KEY}."}],
     ]
