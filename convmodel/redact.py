@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast, final
 import attrs
 
 from .errors import ValidationError, Violation, quoted
-from .fields import FIELD_VALUE, Value, fields_of, require
+from .fields import FIELD_VALUE, Value, fields_of, require, require_function
 from .jsonvalue import JsonObject
 
 B = TypeVar("B", bound=Value)
@@ -186,7 +186,7 @@ def _finder(kind: object, find: Detector) -> re.Pattern[str] | Find:
     if isinstance(made, re.Pattern):
         require(cast("object", made.pattern), str, path, "a pattern of text")
     else:
-        require(made, cast("Any", Callable), path, "a pattern or a function")
+        require_function(made, path)
     return made
 
 
@@ -241,6 +241,10 @@ class Redactor:
         default=cast("Any", MappingProxyType({})), converter=_names, alias="inputs"
     )
     report: Callable[[Redacted[Any]], object] | None = attrs.field(default=None, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.report is not None:
+            require_function(self.report, "report")
 
     def text(self, text: str) -> str:
         """A text with a placeholder in the place of each secret; the same object if it has none.

@@ -272,6 +272,7 @@ def test_a_redactor_is_a_value() -> None:
         (lambda: Redactor(keys=cast("Any", [3])), "field-type", "keys"),
         (lambda: Redactor(inputs=cast("Any", [])), "field-type", "inputs"),
         (lambda: Redactor(inputs={"f": "key"}), "field-type", "inputs"),
+        (lambda: Redactor(report=cast("Any", 3)), "field-type", "report"),
         (lambda: REDACTOR.text(cast("Any", b"x")), "field-type", "text"),
         (lambda: REDACTOR.blocks([cast("Any", "x")]), "field-type", "blocks[0]"),
         (lambda: start("x").redact(cast("Any", "x")), "field-type", "redactor"),
