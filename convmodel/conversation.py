@@ -765,7 +765,10 @@ def conversation(
 
 
 def start(
-    *content: str | UserBlock, system: SystemPrompt = None, tools: Iterable[ToolDefinition] = ()
+    *content: str | UserBlock,
+    system: SystemPrompt = None,
+    tools: Iterable[ToolDefinition] = (),
+    redactor: Redactor | None = None,
 ) -> AwaitingModel:
     """A conversation that begins with what the user says.
 
@@ -773,6 +776,7 @@ def start(
         content: Text and blocks.
         system: The system prompt, as text or text blocks.
         tools: Tool definitions: `Tool` values, or the SDK's parameters, which are copied less their cache markers.
+        redactor: Takes secrets out of the content first.
 
     Raises:
         ValidationError: Every rule that the content or the preamble breaks.
@@ -780,7 +784,7 @@ def start(
     >>> start("What is the weather in Paris?", system="Be brief.").preamble.system
     (Text('Be brief.'),)
     """
-    return empty(system, tools).user(*content)
+    return empty(system, tools).user(*content, redactor=redactor)
 
 
 def empty(system: SystemPrompt = None, tools: Iterable[ToolDefinition] = ()) -> AwaitingUser:
@@ -901,20 +905,21 @@ class Interrupted:
             raise ConvmodelError("nothing of this reply can be kept; use discard() or resume()")
         return cast("AwaitingUser", self.conversation._then(self.kept))
 
-    def resume(self, *content: str | UserBlock) -> AwaitingModel:
+    def resume(self, *content: str | UserBlock, redactor: Redactor | None = None) -> AwaitingModel:
         """Keep what can be kept and let the user go on.
 
         If the reply was to finish a server call, the call is abandoned, as `AwaitingModel.abandon` does.
 
         Args:
             content: What the user says, such as "Go on from where you stopped."
+            redactor: Takes secrets out of it first.
 
         Raises:
             ValidationError: The user cannot speak here: `sysmsg-before` if nothing is kept after a system turn.
         """
         if self.kept is None:
-            return self.conversation.abandon().user(*content)
-        return self.keep().user(*content)
+            return self.conversation.abandon().user(*content, redactor=redactor)
+        return self.keep().user(*content, redactor=redactor)
 
 
 Outcome: TypeAlias = AwaitingUser | AwaitingTools | AwaitingModel | Interrupted

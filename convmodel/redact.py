@@ -35,18 +35,22 @@ _PLACEHOLDER = re.compile(rf"(\[redacted:{_KIND}\])")
 
 KEYS: frozenset[str] = frozenset(
     {
-        *(
-            "password",
-            "passwords",
-            "passwd",
-            "passphrase",
-            "pwd",
-            "secret",
-            "secrets",
-            "credential",
-            "credentials",
-        ),
-        *("token", "apikey", "accesskey", "secretkey", "privatekey", "authorization", "cookie"),
+        "password",
+        "passwords",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "token",
+        "apikey",
+        "accesskey",
+        "secretkey",
+        "privatekey",
+        "authorization",
+        "cookie",
     }
 )
 """What the names of secrets end with, in small letters, without dashes and underscores."""
@@ -60,9 +64,9 @@ _STANDS_IN = r"(?![$%*<{]|https?:|(?i:(?:pass(?:word|wd)?|pwd|secret|token)\b))"
 """Not a reference, a mask or a word where a secret would stand."""
 _QUOTED, _BARE, _TOKEN = r"[^\s\"'\\`]", r"[^\s\"'\\`,;&|<>(){}\[\]$]", "[A-Za-z0-9._~+/=-]"
 _PLAIN = rf"{_STANDS_IN}(?={_BARE}{{0,64}}[0-9])({_BARE}{{6,}})"
-_OPTION = re.compile(rf"--(?<!---)([a-z][a-z-]{{1,30}}) {_PLAIN}")
+_OPTION = rf"--(?<!---)([a-z][a-z-]{{1,30}}) [\"']?{_PLAIN}"
 _SCHEME = rf"(?i:bearer|basic|token) {{1,5}}(?={_TOKEN}{{0,64}}(?:[0-9]|[a-z][A-Z]))({_TOKEN}{{8,}})"
-_ASSIGNED = re.compile(
+_ASSIGNED = (
     rf"[:=]\s{{0,5}}\\{{0,3}}[\"'](?:{_SCHEME}|{_STANDS_IN}(?={_QUOTED}{{0,64}}[0-9!#$%^&*+=@~?])({_QUOTED}{{6,}}))"
     rf"|: {{0,3}}{_SCHEME}"
     rf"|=(?!=){_PLAIN}(?!{_BARE}|[,()\[])"
@@ -78,13 +82,14 @@ def _is_name(text: str, keys: frozenset[str]) -> bool:
 
 def assignments(text: str) -> Iterator[tuple[int, int]]:
     """What is given to a name of a secret: `"api_key": "…"`, `PASSWORD=…`, `--token …`, `password: …` on a line."""
-    for option in _OPTION.finditer(text):
+    for option in re.finditer(_OPTION, text):
         if _is_name(option[1], KEYS):
             yield option.span(2)
+    assigned = re.compile(_ASSIGNED)
     for sign in re.finditer("[:=]", text):
         at = sign.start()
         if _is_name(text[max(0, at - 32) : at].rstrip(" \t\"'\\"), KEYS) and (
-            value := _ASSIGNED.match(text, at)
+            value := assigned.match(text, at)
         ):
             yield value.span(value.lastindex or 0)
 

@@ -111,6 +111,7 @@ CREDENTIALS = [
     ("secret", "export DB_PASSWORD=", "hunter2", "\n"),
     ("secret", "https://x.test/?a=1&access_token=", "abc123def", "&b=1"),
     ("secret", "mysql --password ", "hunter2", " -u me"),
+    ("secret", "login --api-key '", "hunter22", "' -v"),
     ("secret", "user: me\npassword: ", "hunter2", "\nport: 1"),
     ("secret", 'clientSecret = "', "9f8e7d6c", '"'),
     ("secret", "aws_secret_access_key = '", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1", "'"),
@@ -443,7 +444,7 @@ CALL = ToolUse("toolu_1", "login", {"user": "me", "password": "correct horse"})
 
 
 def test_store_and_wire_see_the_same_bytes_and_neither_sees_the_secret() -> None:
-    convo = start("Log me in.", tools=[LOGIN])
+    convo = start("Log me in.", f"Not with {ANTHROPIC_KEY}.", tools=[LOGIN], redactor=REDACTOR)
     reply = log_in(Text("I log in."), CALL)
     called = convo.receive(reply, redactor=REDACTOR)
     assert isinstance(called, AwaitingTools)
@@ -567,6 +568,9 @@ def test_what_is_kept_of_a_cut_reply_is_masked_too() -> None:
     reply = Reply([f"It is {ANTHROPIC_KEY}.", CALL], Origin(stop_reason="max_tokens"))
     outcome = start("x").receive(reply, redactor=REDACTOR)
     assert isinstance(outcome, Interrupted)
+    assert outcome.resume(ANTHROPIC_KEY, redactor=REDACTOR).turns[-1].blocks == (
+        Text("[redacted:anthropic-key]"),
+    )
     assert outcome.keep().last_text == "It is [redacted:anthropic-key]."
     assert "correct horse" not in repr(outcome) + dumps(outcome.keep())
     assert cast("ToolUse", outcome.lost[0]).input["password"] == "[redacted:secret]"
