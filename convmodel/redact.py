@@ -235,15 +235,14 @@ class Redactor:
     "[redacted:badge] logs in with curl -H 'Authorization: Bearer [redacted:bearer-token]'"
     """
 
-    _detectors: tuple[tuple[str, re.Pattern[str] | Find], ...] = attrs.field(
+    detectors: tuple[tuple[str, re.Pattern[str] | Find], ...] = attrs.field(
         default=cast("Any", DETECTORS),
         converter=_finders,
-        alias="detectors",
         repr=lambda value: repr([kind for kind, _ in value]),
     )
     keys: frozenset[str] = attrs.field(default=KEYS, converter=_endings, repr=False)
-    _inputs: tuple[tuple[str, frozenset[str]], ...] = attrs.field(
-        default=cast("Any", MappingProxyType({})), converter=_names, alias="inputs"
+    inputs: tuple[tuple[str, frozenset[str]], ...] = attrs.field(
+        default=cast("Any", MappingProxyType({})), converter=_names
     )
     report: Callable[[Redacted[Any]], object] | None = attrs.field(default=None, repr=False)
 
@@ -292,7 +291,7 @@ class Redactor:
 
     def _value(self, value: B, found: Counter[str]) -> B:
         named = next(
-            (keys for tool, keys in self._inputs if tool == getattr(value, "name", None)), frozenset()
+            (keys for tool, keys in self.inputs if tool == getattr(value, "name", None)), frozenset()
         )
         changes: dict[str, Any] = {}
         for field in fields_of(cast("Any", type(value))):
@@ -353,7 +352,7 @@ class Redactor:
             return []
         found = (
             (start, end, kind)
-            for kind, find in self._detectors
+            for kind, find in self.detectors
             for start, end in (_matches(find, text) if isinstance(find, re.Pattern) else find(text))
             if 0 <= start < end <= len(text)
         )
