@@ -275,6 +275,7 @@ class Redactor:
         >>> made.blocks[1].input["password"], made.found
         ('[redacted:secret]', (Redaction(path='blocks[1]', kind='secret', count=1),))
         """
+        require(blocks, Iterable, "blocks", "a list of blocks")
         made: list[B] = []
         found: list[Redaction] = []
         for at, block in enumerate(blocks):
@@ -391,7 +392,14 @@ def masked(input: JsonObject) -> bool:
     Args:
         input: The input of the call.
 
+    Raises:
+        ValidationError: `field-type` for what is no `JsonObject`.
+
     >>> masked(JsonObject({"user": "me", "password": "[redacted:secret]"}))
     True
     """
+    require(input, JsonObject, "input", "a JsonObject")
     return _PLACEHOLDER.search(input.text) is not None
+
+
+__all__ = ["DETECTORS", "KEYS", "Detector", "Redacted", "Redaction", "Redactor", "masked"]
