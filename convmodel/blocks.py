@@ -24,6 +24,7 @@ from .fields import (
     FIELD_VALUE,
     LOCAL,
     REQUIRED_FIELD,
+    SAID,
     SERVICE,
     SHARED,
     Either,
@@ -38,6 +39,7 @@ from .fields import (
     require,
 )
 from .jsonvalue import JsonObject, freeze
+from .redact import Redactor, default
 from .shapes import Shaped
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
@@ -236,15 +238,21 @@ TOOL_REFERENCE = Rule(
 # ---------------------------------------------------------------- helpers
 
 
-def short(value: object) -> str:
-    """The repr of a text, cut to a few words."""
-    text = repr(value[:60] if isinstance(value, str) else value)
+_LOOKED_AT = 1000
+"""How much of a text is searched for secrets before a few words of it are shown."""
+
+
+def short(value: object, redactor: Redactor | None = None) -> str:
+    """The repr of a text, masked and cut to a few words."""
+    if isinstance(value, str):
+        value = (redactor or default()).text(value[:_LOOKED_AT])[:60]
+    text = repr(value)
     return text if len(text) <= 42 else f"{text[:40]}…{text[0]}"
 
 
 def address(value: str) -> str:
     """The repr of a URL, without what may hold a key or data."""
-    head = re.split(r"[?#;,@]", value, maxsplit=1)[0]
+    head = re.split(r"[?#;,@]", default().text(value[:_LOOKED_AT]), maxsplit=1)[0]
     return short(head if head == value else f"{head}…")
 
 
@@ -295,7 +303,7 @@ TOOLSET = flow(Flow.SHARED, matches(TOOLSET_NAME, r"[a-zA-Z0-9_-]{1,64}", "Echo 
 
 POSITION = flow(Flow.SHARED, at_least(CITATION_FIELDS, 0), missing=CITATION_FIELDS)
 PAGE = flow(Flow.SHARED, at_least(CITATION_FIELDS, 1), missing=CITATION_FIELDS)
-TITLE = flow(Flow.SHARED, missing=CITATION_FIELDS)
+TITLE = flow(Flow.SHARED, missing=CITATION_FIELDS, free=True)
 
 
 @final
@@ -313,7 +321,7 @@ class CitationCharLocation(Value):
     """
 
     type: ClassVar[Literal["char_location"]] = "char_location"
-    cited_text: str = field(metadata=SHARED, repr=size)
+    cited_text: str = field(metadata=SAID, repr=size)
     document_index: int = field(metadata=POSITION)
     document_title: str | None = field(metadata=TITLE, repr=short)
     start_char_index: int = field(metadata=POSITION)
@@ -336,7 +344,7 @@ class CitationPageLocation(Value):
     """
 
     type: ClassVar[Literal["page_location"]] = "page_location"
-    cited_text: str = field(metadata=SHARED, repr=size)
+    cited_text: str = field(metadata=SAID, repr=size)
     document_index: int = field(metadata=POSITION)
     document_title: str | None = field(metadata=TITLE, repr=short)
     start_page_number: int = field(metadata=PAGE)
@@ -359,7 +367,7 @@ class CitationContentBlockLocation(Value):
     """
 
     type: ClassVar[Literal["content_block_location"]] = "content_block_location"
-    cited_text: str = field(metadata=SHARED, repr=size)
+    cited_text: str = field(metadata=SAID, repr=size)
     document_index: int = field(metadata=POSITION)
     document_title: str | None = field(metadata=TITLE, repr=short)
     start_block_index: int = field(metadata=POSITION)
@@ -380,7 +388,7 @@ class CitationWebSearchResultLocation(Value):
     """
 
     type: ClassVar[Literal["web_search_result_location"]] = "web_search_result_location"
-    cited_text: str = field(metadata=SHARED, repr=size)
+    cited_text: str = field(metadata=SAID, repr=size)
     encrypted_index: str = field(metadata=ECHO, repr=size)
     title: str | None = field(metadata=TITLE, repr=short)
     url: str = field(metadata=SHARED, repr=short)
@@ -401,9 +409,9 @@ class CitationSearchResultLocation(Value):
     """
 
     type: ClassVar[Literal["search_result_location"]] = "search_result_location"
-    cited_text: str = field(metadata=SHARED, repr=size)
+    cited_text: str = field(metadata=SAID, repr=size)
     search_result_index: int = field(metadata=POSITION)
-    source: str = field(metadata=SHARED, repr=short)
+    source: str = field(metadata=SAID, repr=short)
     title: str | None = field(metadata=TITLE, repr=short)
     start_block_index: int = field(metadata=POSITION)
     end_block_index: int = field(metadata=POSITION)
@@ -454,7 +462,7 @@ class Text(Value):
     misplaced: ClassVar[Rule] = PLACE_SYSTEM
     nullable_on_wire: ClassVar[frozenset[str]] = frozenset({"citations"})
     admits_marker: ClassVar[bool] = True
-    text: str = field(metadata=SHARED)
+    text: str = field(metadata=SAID)
     citations: tuple[Citation, ...] = field(default=(), converter=_tuple, metadata=SHARED, kw_only=True)
 
     def __repr__(self) -> str:
@@ -647,7 +655,7 @@ class PlainTextSource(Value):
     """
 
     type: ClassVar[Literal["text"]] = "text"
-    data: str = field(metadata=SHARED, repr=size)
+    data: str = field(metadata=SAID, repr=size)
     media_type: Literal["text/plain"] = field(default="text/plain", metadata=SHARED)
 
 
@@ -662,7 +670,7 @@ class ContentBlockSource(Value):
 
     type: ClassVar[Literal["content"]] = "content"
     content: str | tuple[Text | Image, ...] = field(
-        metadata=flow(Flow.CALLER, wrong=DOCUMENT_CONTENT), converter=_source_content, repr=size
+        metadata=flow(Flow.CALLER, wrong=DOCUMENT_CONTENT, free=True), converter=_source_content, repr=size
     )
 
 
@@ -719,12 +727,14 @@ class Document(Value):
     title: str | None = field(
         default=None,
         kw_only=True,
-        metadata=flow(Flow.SHARED, length(DOCUMENT_TITLE, 1, 500, "Shorten the title, or leave it out.")),
+        metadata=flow(
+            Flow.SHARED, length(DOCUMENT_TITLE, 1, 500, "Shorten the title, or leave it out."), free=True
+        ),
     )
     context: str | None = field(
         default=None,
         kw_only=True,
-        metadata=flow(Flow.CALLER, length(DOCUMENT_TITLE, 1, None, "Leave the context out.")),
+        metadata=flow(Flow.CALLER, length(DOCUMENT_TITLE, 1, None, "Leave the context out."), free=True),
     )
     citations: CitationsConfig | None = field(default=None, metadata=SHARED, kw_only=True)
 
@@ -748,8 +758,8 @@ class SearchResult(Value):
     roles: ClassVar[frozenset[Role]] = USER
     misplaced: ClassVar[Rule] = PLACE_SEARCH_RESULT
     admits_marker: ClassVar[bool] = True
-    source: str = field(metadata=CALLER, repr=short)
-    title: str = field(metadata=CALLER, repr=short)
+    source: str = field(metadata=flow(Flow.CALLER, free=True), repr=short)
+    title: str = field(metadata=flow(Flow.CALLER, free=True), repr=short)
     content: tuple[Text, ...] = field(
         converter=_texts,
         metadata=flow(
@@ -932,7 +942,7 @@ class BrowserState(Value):
     admits_marker: ClassVar[bool] = True
     tabs: tuple[JsonObject, ...] = field(
         converter=_objects,
-        metadata=flow(Flow.CALLER, kind=Many(Shaped("browser_tab", tagged=False))),
+        metadata=flow(Flow.CALLER, kind=Many(Shaped("browser_tab", tagged=False)), free=True),
         repr=size,
     )
     state_changes: tuple[JsonObject, ...] | None = field(
@@ -942,6 +952,7 @@ class BrowserState(Value):
         metadata=flow(
             Flow.CALLER,
             kind=Many(Shaped("tab_opened", "download_started", "download_completed", "download_failed")),
+            free=True,
         ),
     )
 
@@ -978,7 +989,7 @@ class ToolResult(Value):
     admits_marker: ClassVar[bool] = True
     tool_use_id: str = field(metadata=CLIENT_ID)
     content: str | tuple[ResultContent, ...] | None = field(
-        default=None, converter=_result_content, metadata=flow(Flow.CALLER, wrong=RESULT_CONTENT)
+        default=None, converter=_result_content, metadata=flow(Flow.CALLER, wrong=RESULT_CONTENT, free=True)
     )
     is_error: bool | None = field(default=None, metadata=CALLER, kw_only=True)
     toolset_name: str | None = field(default=None, metadata=TOOLSET, kw_only=True)
@@ -1047,7 +1058,7 @@ class ToolUse(Value):
         metadata=flow(Flow.SHARED, length(TOOL_USE_NAME, 1, 200, "Use the name of a declared tool."))
     )
     input: JsonObject = field(
-        converter=freeze, metadata=flow(Flow.SHARED, missing=TOOL_USE_INPUT, wrong=TOOL_USE_INPUT)
+        converter=freeze, metadata=flow(Flow.SHARED, missing=TOOL_USE_INPUT, wrong=TOOL_USE_INPUT, free=True)
     )
     caller: Caller | None = field(default=None, metadata=CALLED_BY, kw_only=True)
     toolset_name: str | None = field(default=None, metadata=TOOLSET, kw_only=True)
@@ -1108,7 +1119,7 @@ class ServerToolUse(Value):
         "tool_search_tool_bm25",
     ] = field(metadata=flow(Flow.ECHO, wrong=SERVER_NAME))
     input: JsonObject = field(
-        converter=freeze, metadata=flow(Flow.ECHO, missing=TOOL_USE_INPUT, wrong=TOOL_USE_INPUT)
+        converter=freeze, metadata=flow(Flow.ECHO, missing=TOOL_USE_INPUT, wrong=TOOL_USE_INPUT, free=True)
     )
     caller: Caller | None = field(default=None, metadata=CALLED_BY, kw_only=True)
 

@@ -23,10 +23,12 @@ from .edits import (
 )
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, FIELD_VALUE, described, require, require_function
-from .log import BINDING_VERSION, DIGEST_VERSION, Chain, Log, Turns
+from .log import ALTERED, BINDING_VERSION, DIGEST_VERSION, Chain, Log, Turns
 from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
+from .redact import Redacted, Redaction, Redactor
 from .turns import (
+    SIGNED,
     THOUGHTS,
     AssistantTurn,
     Origin,
@@ -364,6 +366,41 @@ class _Conversation:
         require_function(change, "change")
         return self._edited(mapped(self._log, self._length, with_text(change)), on_thinking)
 
+    def redact(self, redactor: Redactor, *, on_thinking: OnThinking = "refuse") -> "Edit":
+        """With a placeholder in the place of each secret, in the system prompt and in all turns.
+
+        Thinking stays as it is, even where it says a secret; tool definitions do too.
+
+        Args:
+            redactor: What counts as a secret.
+            on_thinking: What becomes of thinking that this voids.
+
+        Returns:
+            The edit; its `found` says what was replaced.
+
+        Raises:
+            ValidationError: `thinking-prefix-bound`.
+
+        >>> edit = start("Log in as postgres://me:hunter2@db.").redact(Redactor())
+        >>> edit.conversation.turns[0].text, edit.found
+        ('Log in as postgres://me:[redacted:url-password]@db.', (Redaction(path='turns[0].blocks[0]', kind='url-password', count=1),))
+        """
+        require(redactor, Redactor, "redactor", "a Redactor")
+        system = redactor.blocks(self.preamble.system)
+        found = [each.under("preamble.system") for each in system.found]
+        places = (
+            BUILT.at(index, at) for index, turn in enumerate(self.turns) for at in range(len(turn.blocks))
+        )
+
+        def change(block: Any) -> Any:
+            path, made = next(places), redactor.blocks((block,))
+            found.extend(attrs.evolve(each, path=path) for each in made.found)
+            return made.blocks[0]
+
+        rewrite = mapped(self._log, self._length, change)
+        edit = self._edited(rewrite, on_thinking, attrs.evolve(self.preamble, system=system.blocks))
+        return attrs.evolve(edit, found=tuple(found))
+
     def strip_thinking(self, turn: int, block: int = 0) -> "Edit":
         """Without the signed thinking from a block on, to the end: each is bound to the thinking before it.
 
@@ -438,11 +475,12 @@ class AwaitingUser(_Conversation):
 
     __slots__ = ()
 
-    def user(self, *content: str | UserBlock) -> "AwaitingModel":
+    def user(self, *content: str | UserBlock, redactor: Redactor | None = None) -> "AwaitingModel":
         """The user speaks.
 
         Args:
             content: Text and blocks.
+            redactor: Takes secrets out first.
 
         Raises:
             ValidationError: The rules of `UserTurn`, or `tool-result-has-use`.
@@ -450,7 +488,7 @@ class AwaitingUser(_Conversation):
         >>> empty().user("Hello.")
         AwaitingModel(<1 turn>, last=UserTurn([Text('Hello.')]))
         """
-        return cast("AwaitingModel", self._then(UserTurn(content)))
+        return cast("AwaitingModel", self._then(_masked(UserTurn(content), redactor)))
 
     def assistant(self, *content: str | AssistantBlock, origin: Origin | None = None) -> "Conversation":
         """One more assistant turn, written by hand; the API joins it with the one before.
@@ -477,12 +515,14 @@ class AwaitingModel(_Conversation):
     __slots__ = ()
 
     def receive(
-        self, reply: Reply | AssistantTurn
+        self, reply: Reply | AssistantTurn, *, redactor: Redactor | None = None
     ) -> "AwaitingUser | AwaitingTools | AwaitingModel | Interrupted":
         """Take what the model answered.
 
         Args:
             reply: From `convmodel.anthropic.from_message`, or a turn made by hand.
+            redactor: Takes secrets out first; signed thinking that stands behind one goes too if the model binds it. Run
+                the calls with the inputs that the reply has.
 
         Returns:
             `AwaitingTools` if calls are to be run, `AwaitingUser` if the reply is complete, `AwaitingModel` if the
@@ -495,16 +535,20 @@ class AwaitingModel(_Conversation):
         >>> start("Hello.").receive(Reply(["Hi."], Origin(stop_reason="end_turn"))).last_text
         'Hi.'
         """
-        return _received(self, reply)
+        return _received(self, reply, redactor)
 
-    def user(self, *content: str | UserBlock) -> "AwaitingModel":
+    def user(self, *content: str | UserBlock, redactor: Redactor | None = None) -> "AwaitingModel":
         """The user speaks once more; the API joins the two turns.
+
+        Args:
+            content: Text and blocks.
+            redactor: Takes secrets out first.
 
         Raises:
             ValidationError: `sysmsg-before` after a system turn, `server-use-has-result` or `mixed-turn-reply` while
                 a server call is unfinished, and the rules of `UserTurn`.
         """
-        return cast("AwaitingModel", self._then(UserTurn(content)))
+        return cast("AwaitingModel", self._then(_masked(UserTurn(content), redactor)))
 
     def system(self, *content: str | Text) -> "AwaitingModel":
         """An instruction from here on, which leaves the prefix as it is.
@@ -564,13 +608,18 @@ class AwaitingTools(_Conversation):
     __slots__ = ()
 
     def answer(
-        self, results: ToolResult | Iterable[ToolResult], then: str | Iterable[str | UserBlock] = ()
+        self,
+        results: ToolResult | Iterable[ToolResult],
+        then: str | Iterable[str | UserBlock] = (),
+        *,
+        redactor: Redactor | None = None,
     ) -> AwaitingModel:
         """Answer all open calls.
 
         Args:
             results: A result for each open call, in any order.
             then: What the user says besides, behind the results.
+            redactor: Takes secrets out first.
 
         Raises:
             ValidationError: `tool-use-answered-next` if a call stays open, `tool-result-has-use` for a result of no
@@ -602,15 +651,21 @@ class AwaitingTools(_Conversation):
         if missing:  # what else is wrong with the results is said along with it
             _, faults = step(state, length, turn, calls, BUILT)
             raise ValidationError(dict.fromkeys([*missing, *faults]))
-        return cast("AwaitingModel", self._then(turn))
+        return cast("AwaitingModel", self._then(_masked(turn, redactor)))
 
-    def answer_one(self, result: ToolResult) -> "AwaitingTools | AwaitingModel":
+    def answer_one(
+        self, result: ToolResult, *, redactor: Redactor | None = None
+    ) -> "AwaitingTools | AwaitingModel":
         """Answer one open call, in a turn of its own, so that a crash loses no result.
+
+        Args:
+            result: Its result.
+            redactor: Takes secrets out first.
 
         Raises:
             ValidationError: `tool-result-has-use` for a result of no open call.
         """
-        return cast("AwaitingTools | AwaitingModel", self._then(UserTurn((result,))))
+        return cast("AwaitingTools | AwaitingModel", self._then(_masked(UserTurn((result,)), redactor)))
 
     def close(self, reason: CloseReason) -> AwaitingModel:
         """Answer all open calls with error results that say what happened. They are marked as synthetic.
@@ -709,7 +764,10 @@ def conversation(
 
 
 def start(
-    *content: str | UserBlock, system: SystemPrompt = None, tools: Iterable[ToolDefinition] = ()
+    *content: str | UserBlock,
+    system: SystemPrompt = None,
+    tools: Iterable[ToolDefinition] = (),
+    redactor: Redactor | None = None,
 ) -> AwaitingModel:
     """A conversation that begins with what the user says.
 
@@ -717,6 +775,7 @@ def start(
         content: Text and blocks.
         system: The system prompt, as text or text blocks.
         tools: Tool definitions: `Tool` values, or the SDK's parameters, which are copied less their cache markers.
+        redactor: Takes secrets out of the content first.
 
     Raises:
         ValidationError: Every rule that the content or the preamble breaks.
@@ -724,7 +783,7 @@ def start(
     >>> start("What is the weather in Paris?", system="Be brief.").preamble.system
     (Text('Be brief.'),)
     """
-    return empty(system, tools).user(*content)
+    return empty(system, tools).user(*content, redactor=redactor)
 
 
 def empty(system: SystemPrompt = None, tools: Iterable[ToolDefinition] = ()) -> AwaitingUser:
@@ -752,10 +811,47 @@ class Edit:
         conversation: The edited conversation.
         voided: The signed thinking blocks that no longer stand behind what they answered, by their paths before the edit.
             `strip_after` has dropped them.
+        found: What `redact` replaced.
     """
 
     conversation: Conversation
     voided: tuple[str, ...]
+    found: tuple[Redaction, ...] = ()
+
+
+# ---------------------------------------------------------------- redaction
+
+
+def _masked(turn: UserTurn, redactor: Redactor | None) -> UserTurn:
+    """A turn without secrets."""
+    if redactor is None:
+        return turn
+    require(redactor, Redactor, "redactor", "a Redactor")
+    made = redactor.blocks(turn.blocks)
+    if not made.found:
+        return turn
+    redactor.tell(made)
+    return attrs.evolve(turn, blocks=made.blocks)
+
+
+def _masked_reply(
+    given: Reply | AssistantTurn, origin: Origin | None, redactor: Redactor
+) -> tuple[tuple[AssistantBlock, ...], Origin | None]:
+    """A reply without secrets. Thinking behind one would be refused by a model that binds it, so there it goes too."""
+    require(redactor, Redactor, "redactor", "a Redactor")
+    made = redactor.blocks(given.blocks)
+    if not made.found:
+        return given.blocks, origin
+    first = next(
+        at for at, (new, old) in enumerate(zip(made.blocks, given.blocks, strict=True)) if new is not old
+    )
+    behind = {at for at, block in enumerate(made.blocks) if at > first and type(block) in SIGNED}
+    if isinstance(given, Reply) and not given.bound:  # kept, and known to be void wherever it is checked
+        redactor.tell(made)
+        return made.blocks, attrs.evolve(origin, prefix=ALTERED) if behind and origin is not None else origin
+    kept = tuple(block for at, block in enumerate(made.blocks) if at not in behind)
+    redactor.tell(Redacted(kept, made.found, tuple(map(BUILT.block, sorted(behind)))))
+    return kept, origin
 
 
 # ---------------------------------------------------------------- receiving
@@ -813,27 +909,28 @@ class Interrupted:
             raise ConvmodelError("nothing of this reply can be kept; use discard() or resume()")
         return cast("AwaitingUser", self.conversation._then(self.kept))
 
-    def resume(self, *content: str | UserBlock) -> AwaitingModel:
+    def resume(self, *content: str | UserBlock, redactor: Redactor | None = None) -> AwaitingModel:
         """Keep what can be kept and let the user go on.
 
         If nothing can be kept, a server call that the reply was to finish is abandoned, as `AwaitingModel.abandon` does.
 
         Args:
             content: What the user says, such as "Go on from where you stopped."
+            redactor: Takes secrets out of it first.
 
         Raises:
             ValidationError: The user cannot speak here: `sysmsg-before` if nothing is kept after a system turn.
         """
         if self.kept is None:
-            return self.conversation.abandon().user(*content)
-        return self.keep().user(*content)
+            return self.conversation.abandon().user(*content, redactor=redactor)
+        return self.keep().user(*content, redactor=redactor)
 
 
 Outcome: TypeAlias = AwaitingUser | AwaitingTools | AwaitingModel | Interrupted
 """What `receive` gives."""
 
 
-def _received(before: AwaitingModel, reply: Reply | AssistantTurn) -> Outcome:
+def _received(before: AwaitingModel, reply: Reply | AssistantTurn, redactor: Redactor | None) -> Outcome:
     given: object = reply
     if not isinstance(given, (Reply, AssistantTurn)):
         found = f"{described(given)} where a Reply is due"
@@ -845,6 +942,8 @@ def _received(before: AwaitingModel, reply: Reply | AssistantTurn) -> Outcome:
     if origin is not None and origin.prefix is None:
         origin = attrs.evolve(origin, prefix=before.binding)
     blocks = given.blocks
+    if redactor is not None:
+        blocks, origin = _masked_reply(given, origin, redactor)
     if origin is not None and origin.vendor != "anthropic":
         blocks = _renamed(blocks, before)
     reason = origin.stop_reason if origin is not None else None

@@ -94,6 +94,7 @@ def flow(
     missing: Rule = REQUIRED_FIELD,
     wrong: Rule = FIELD_TYPE,
     kind: Kind | None = None,
+    free: bool = False,
 ) -> dict[str, Any]:
     """Metadata of a field.
 
@@ -103,8 +104,9 @@ def flow(
         missing: The rule under which it is refused when it is missing.
         wrong: The rule under which it is refused when it has another type.
         kind: What it may hold, where the annotation does not say all.
+        free: Whether it is free text or JSON, in which redaction may put a placeholder.
     """
-    return {"flow": who, "checks": checks, "missing": missing, "wrong": wrong, "kind": kind}
+    return {"flow": who, "checks": checks, "missing": missing, "wrong": wrong, "kind": kind, "free": free}
 
 
 SHARED: Final = flow(Flow.SHARED)
@@ -112,6 +114,7 @@ CALLER: Final = flow(Flow.CALLER)
 ECHO: Final = flow(Flow.ECHO)
 SERVICE: Final = flow(Flow.SERVICE)
 LOCAL: Final = flow(Flow.LOCAL)
+SAID: Final = flow(Flow.SHARED, free=True)
 
 
 def matches(rule: Rule, pattern: str, fix: str) -> Check:
@@ -511,6 +514,7 @@ class Declared(NamedTuple):
     checks: tuple[Check, ...]
     missing: Rule
     wrong: Rule
+    free: bool
 
     def faults(self, value: Any) -> Iterator[Violation]:
         """Everything wrong with a value of this field, paths from the field on."""
@@ -544,6 +548,7 @@ def _declared(field: attrs.Attribute[Any]) -> Declared:
         checks=meta["checks"],
         missing=meta["missing"],
         wrong=meta["wrong"],
+        free=meta["free"],
     )
 
 

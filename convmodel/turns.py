@@ -441,6 +441,7 @@ class Reply:
         dropped: What was left out, because requests do not have it or because it was cut, each with its place.
         unbroken: How many blocks there are before the first place where one is missing or cut; a text that was cut is
             the last of them. None if no block is missing.
+        bound: Whether the model that made it binds its thinking to all that stands before.
 
     >>> Reply([Text("Hi.")], Origin(stop_reason="end_turn")).complete
     True
@@ -451,6 +452,7 @@ class Reply:
     complete: bool = attrs.field(default=True, kw_only=True)
     dropped: tuple[Violation, ...] = attrs.field(default=(), converter=_violations, kw_only=True)
     unbroken: int | None = attrs.field(default=None, kw_only=True, repr=False)
+    bound: bool = attrs.field(default=True, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         wrong = _no_blocks(self.blocks)

@@ -204,6 +204,7 @@ EVERYWHERE = {
     "drop_rounds",
     "map_text",
     "map_tool_inputs",
+    "redact",
     "replace",
     "strip_thinking",
     "supply",

@@ -19,6 +19,7 @@ ORDER = (
     ("errors",),
     ("jsonvalue",),
     ("fields",),
+    ("redact",),
     ("shapes",),
     ("blocks",),
     ("declared",),

@@ -51,6 +51,7 @@ from .targets import (
     UNSIGNED_FOREIGN,
     Judged,
     Target,
+    binds_prefix,
     issuer_of,
     tail_faults,
     target_faults,
@@ -163,7 +164,10 @@ def read_reply(
         blocks.pop()
         whole = len(blocks)
     complete = whole is None and origin.stop_reason is not None and not reading.violations
-    reply = Reply(blocks, origin, complete=complete, dropped=reading.dropped, unbroken=whole)
+    model = origin.model or (target.model if target is not None else "")
+    bound = binds_prefix(model, origin.platform or "anthropic")
+    dropped = tuple(reading.dropped)
+    reply = Reply(blocks, origin, complete=complete, dropped=dropped, unbroken=whole, bound=bound)
     if reading.violations:
         raise InvalidReply(reading.violations, reply)
     return reply

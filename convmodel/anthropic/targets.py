@@ -171,6 +171,12 @@ def model_facts(model: str, platform: Platform) -> Model:
     return next((row for row in MODELS if re.fullmatch(row.pattern, _family(model))), NEWEST)
 
 
+def binds_prefix(model: str, platform: str) -> bool:
+    """Whether a model checks what stands before thinking, where it is served."""
+    facts = PLATFORMS[platform]
+    return facts.binds_prefix and model_facts(model, facts).prefix_bound
+
+
 def _family(model: str) -> str:
     """A model's name less what the platform and the date add to it; empty if it is not known."""
     found = _NAME.search(model)
@@ -522,7 +528,7 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
 
 def _bound(turns: Sequence[Any], stale: Callable[[], Sequence[int]], target: Target) -> list[int]:
     """The turns whose thinking the target reads and finds bound to another prefix."""
-    if not (target.model_facts.prefix_bound and target.facts.binds_prefix):
+    if not binds_prefix(target.model, target.platform):
         return []
     return [
         index for index in stale() if (who := thinker(turns[index])) is None or _unread(who, target) is None

@@ -40,6 +40,7 @@ from convmodel import (
     start,
     storage,
 )
+from convmodel import redact as redaction
 from convmodel import repair as mending
 from convmodel.anthropic import (
     Target,
@@ -55,6 +56,7 @@ from convmodel.anthropic import (
 )
 from convmodel.fields import Value
 from convmodel.recovery import diagnose
+from convmodel.redact import Redactor, masked
 from convmodel.repair import Policy, repair
 from convmodel.storage import dumps, loads
 from convmodel.testing.strategies import assistant_blocks, user_blocks
@@ -65,6 +67,7 @@ from .test_hostile import assert_named
 TARGET = Target(model="claude-opus-4-8")
 CALL = ToolUse("toolu_1", "f", {})
 ASKED = start("Hi.")
+REDACTOR = Redactor()
 OPEN = ASKED.assistant(CALL)
 DONE = ASKED.assistant("Hi.")
 assert isinstance(OPEN, AwaitingTools)
@@ -112,7 +115,7 @@ Row = tuple[Callable[..., Any], dict[str, Any]]
 CALLABLES: dict[str, Row] = {
     "start": (
         start,
-        {"*": "Hi.", "system": None, "tools": ()},
+        {"*": "Hi.", "system": None, "tools": (), "redactor": REDACTOR},
     ),
     "empty": (empty, {"system": None, "tools": ()}),
     "conversation": (conversation, {"turns": [UserTurn("Hi.")], "system": None, "tools": ()}),
@@ -154,16 +157,16 @@ CALLABLES: dict[str, Row] = {
     ),
     "dumps": (dumps, {"conversation": ASKED}),
     "loads": (loads, {"text": dumps(ASKED)}),
-    "AwaitingUser.user": (empty().user, {"*": "Hi."}),
+    "AwaitingUser.user": (empty().user, {"*": "Hi.", "redactor": REDACTOR}),
     "AwaitingUser.assistant": (empty().assistant, {"*": "Hi.", "origin": None}),
-    "AwaitingModel.user": (ASKED.user, {"*": "Hi."}),
+    "AwaitingModel.user": (ASKED.user, {"*": "Hi.", "redactor": REDACTOR}),
     "AwaitingModel.system": (ASKED.system, {"*": "Hi."}),
     "AwaitingModel.assistant": (ASKED.assistant, {"*": "Hi.", "origin": None}),
-    "AwaitingModel.receive": (ASKED.receive, {"reply": Reply(["Hi."])}),
-    "AwaitingTools.answer": (OPEN.answer, {"results": CALL.result("ok"), "then": ()}),
-    "AwaitingTools.answer_one": (OPEN.answer_one, {"result": CALL.result("ok")}),
+    "AwaitingModel.receive": (ASKED.receive, {"reply": Reply(["Hi."]), "redactor": REDACTOR}),
+    "AwaitingTools.answer": (OPEN.answer, {"results": CALL.result("ok"), "then": (), "redactor": REDACTOR}),
+    "AwaitingTools.answer_one": (OPEN.answer_one, {"result": CALL.result("ok"), "redactor": REDACTOR}),
     "AwaitingTools.close": (OPEN.close, {"reason": "lost"}),
-    "Interrupted.resume": (CUT.resume, {"*": "Go on."}),
+    "Interrupted.resume": (CUT.resume, {"*": "Go on.", "redactor": REDACTOR}),
     "ToolUse.result": (CALL.result, {"content": "ok", "is_error": None}),
     "Image.from_bytes": (Image.from_bytes, {"data": b"GIF89a"}),
     "Image.from_path": (Image.from_path, {"path": Path("nowhere")}),
@@ -178,7 +181,11 @@ CALLABLES: dict[str, Row] = {
     "UserTurn": (UserTurn, {"blocks": "Hi."}),
     "AssistantTurn": (AssistantTurn, {"blocks": "Hi.", "origin": None}),
     "SystemTurn": (SystemTurn, {"blocks": "Hi."}),
-    "Reply": (Reply, {"blocks": "Hi.", "origin": Origin(), "complete": True, "dropped": ()}),
+    "Reply": (Reply, {"blocks": "Hi.", "origin": Origin(), "complete": True, "dropped": (), "bound": True}),
+    "Redactor": (Redactor, {"detectors": {}, "keys": (), "inputs": {}, "report": None}),
+    "Redactor.text": (REDACTOR.text, {"text": "Hi."}),
+    "Redactor.blocks": (REDACTOR.blocks, {"blocks": ()}),
+    "masked": (masked, {"input": CALL.input}),
     "OpaqueBlock": (OpaqueBlock, {"data": {"type": "new"}}),
     "Image.from_url": (Image.from_url, {"url": "https://example.org/a.png"}),
 }
@@ -198,6 +205,7 @@ EVERYWHERE: dict[str, dict[str, Any]] = {
     "map_tool_inputs": {"change": lambda call: call.input, **REWRITE},
     "map_text": {"change": str, **REWRITE},
     "strip_thinking": {"turn": 0, "block": 0},
+    "redact": {"redactor": REDACTOR, **REWRITE},
     "supply": {"result": CALL.result("ok"), **REWRITE},
 }
 for _at in (DONE, ASKED, OPEN):
@@ -214,6 +222,10 @@ WITHOUT = {
     "InvalidReply",
     "Mended",
     "Recovered",
+    "Redacted",
+    "Redaction",
+    "Redaction.under",
+    "Redactor.tell",
     "Repaired",
     "Request",
     "Rule",
@@ -230,7 +242,7 @@ WITHOUT = {
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every public callable that takes an argument: functions, classes and their methods."""
-    modules: tuple[ModuleType, ...] = (convmodel, anthropic, storage, mending, recovery)
+    modules: tuple[ModuleType, ...] = (convmodel, anthropic, storage, mending, recovery, redaction)
     for module in modules:
         for name in module.__all__:
             value = getattr(module, name)

@@ -60,6 +60,7 @@ from convmodel.anthropic import (
     to_messages,
     to_request,
 )
+from convmodel.redact import DETECTORS, Redactor
 
 WEATHER: ToolParam = {"name": "weather", "input_schema": {"type": "object"}}
 
@@ -78,6 +79,16 @@ def edits(convo: Conversation, target: Target) -> tuple[str, ...]:
     assert_type(stale_thinking(convo, target), tuple[StaleThinking, ...])
     edit = convo.map_tool_inputs(lambda call: {**call.input, "key": "…"}, on_thinking="strip_after")
     return edit.conversation.drop_rounds(2).conversation.compact("They talked.", on_thinking="keep").voided
+
+
+def redaction(asked: AwaitingModel, called: AwaitingTools, reply: Reply, call: ToolUse) -> None:
+    redactor = Redactor(
+        {**DETECTORS, "badge": r"E-[0-9]+", "all": lambda text: [(0, len(text))]}, report=print
+    )
+    assert_type(asked.receive(reply, redactor=redactor), Outcome)
+    assert_type(called.answer(call.result("x"), redactor=redactor), AwaitingModel)
+    assert_type(asked.redact(redactor, on_thinking="keep"), Edit)
+    assert_type(redactor.blocks([call]).blocks, tuple[ToolUse, ...])
 
 
 def a_beta_request(client: anthropic.Anthropic, convo: AwaitingModel, target: Target) -> BetaMessage:
