@@ -1188,9 +1188,8 @@ def main() -> None:
     given = parser.parse_args()
     made = Comparison(given.seed, given.drawn)
     versions = ", ".join(f"{library.package} {library.version}" for library in made.libraries)
-    run = (
-        f"{versions}; Python {sys.version.split()[0]}, seed {given.seed}, {len(made.bases)} valid histories."
-    )
+    run = f"{versions}; Hypothesis {metadata.version('hypothesis')}, Python {sys.version.split()[0]}; seed {given.seed},"
+    run += f" {len(made.bases)} valid histories."
     if made.missing:
         run += f" Not installed: {', '.join(made.missing)}."
     texts = {"run": run, "kinds": kinds_table(made), "totals": totals_table(made), "remarks": remarks(made)}
