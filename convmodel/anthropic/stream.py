@@ -23,7 +23,7 @@ from .read import read_reply
 from .targets import Target
 
 if TYPE_CHECKING:
-    from anthropic import MessageStreamEvent
+    from anthropic.lib.streaming import MessageStreamEvent
     from anthropic.types import RawMessageStreamEvent
 
 STREAM_ORDER = Rule(
@@ -481,10 +481,11 @@ def read_stream(events: Iterable[Event], target: Target | None = None) -> Reply:
     if not isinstance(events, Iterable) or isinstance(events, Mapping):
         require(events, (), "events", "an iterable of events")
     stream, broken = Accumulator(target), None
-    whole = isinstance(events, (bytes, bytearray, memoryview, str))
-    pieces: Iterable[Any] = (events,) if whole else events
+    given: Any = events
+    if isinstance(given, (bytes, bytearray, memoryview, str)):
+        given = (given,)
     try:
-        for event in pieces:
+        for event in given:
             stream.feed(event)
     except Exception as error:
         if not _is_transport(error):
