@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
@@ -189,7 +190,20 @@ def test_an_input_that_comes_whole_is_kept_until_pieces_come() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"paths": ["/"', '"a"', "[]", "3", "null", "nope", '{"a": NaN}', '{"a":1,"a":2}', "{}{}", "["]
+    "text",
+    [
+        '{"paths": ["/"',
+        '{"a": "\\ud83d"}',
+        '"a"',
+        "[]",
+        "3",
+        "null",
+        "nope",
+        '{"a": NaN}',
+        '{"a":1,"a":2}',
+        "{}{}",
+        "[",
+    ],
 )
 def test_an_input_that_is_no_object_is_never_reached(text: str) -> None:
     bare = {"type": "tool_use", "id": "a", "name": "rm", "input": {}}
@@ -225,6 +239,7 @@ def test_thinking_is_signed_in_every_way_that_endpoints_sign_it() -> None:
         "at the start": [opened(0, {**bare, "signature": "s2"}), said, closed(0), *text],
         "two signatures": [opened(0, bare), delta(0, type="signature_delta", signature="s1"), said, signed, closed(0), *text],
         "beside the thinking": [opened(0, bare), delta(0, type="thinking_delta", thinking="t", signature="s2"), closed(0), *text],
+        "an empty one behind it": [opened(0, bare), said, signed, delta(0, type="signature_delta", signature=""), closed(0), *text],
         "late": [opened(0, bare), said, closed(0), *text, signed],
     }  # fmt: skip
     assert {name: ended(*events).blocks for name, events in ways.items()} == dict.fromkeys(ways, expected)
@@ -233,6 +248,46 @@ def test_thinking_is_signed_in_every_way_that_endpoints_sign_it() -> None:
 def test_a_second_late_signature_spoils_the_block() -> None:
     events = [opened(0, THOUGHT), closed(0), delta(0, type="signature_delta", signature="other")]
     assert dropped(ended(*events)) == [("stream-order", "content[0]")]
+
+
+def test_a_call_that_starts_without_its_input_takes_it() -> None:
+    start_of_call = {"type": "tool_use", "id": "a", "name": "f"}
+    piece = delta(0, type="input_json_delta", partial_json='{"a": 1}')
+    [call] = ended(opened(0, start_of_call), piece, closed(0), stop="tool_use").blocks
+    assert call == ToolUse("a", "f", {"a": 1})
+    [bare] = ended(opened(0, start_of_call), closed(0), stop="tool_use").blocks
+    assert bare == ToolUse("a", "f", {})
+
+
+def test_blocks_that_come_with_the_start_are_blocks() -> None:
+    begin = {"type": "message_start", "message": message(TEXT, THOUGHT, stop_reason=None)}
+    reply = read_stream([begin, opened(2, TEXT), closed(2), reason(stop_reason="end_turn"), END])
+    assert [block.type for block in reply.blocks] == ["text", "thinking", "text"]
+    late = read_stream([opened(0, TEXT), closed(0), BEGIN, reason(stop_reason="end_turn"), END])
+    assert not late.complete
+
+
+def test_the_cost_of_a_stream_follows_its_events() -> None:
+    def steps(count: int) -> int:
+        events = sse(
+            to_events(
+                message({"type": "text", "text": "x" * count}, CALL | {"input": {"a": "y" * count}}), piece=1
+            )
+        )
+        calls = 0
+
+        def called(_: object, event: str, __: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(called)
+        try:
+            assert read_stream(events[at : at + 50] for at in range(0, len(events), 50)).complete
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert steps(1200) < 4.5 * steps(300)
 
 
 def test_a_compaction_grows_and_nulls_change_nothing() -> None:

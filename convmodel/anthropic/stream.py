@@ -17,7 +17,7 @@ from ..blocks import TOOL_USE_INPUT
 from ..declared import ANSWERED
 from ..errors import Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, Reading, described, mapping, require, thawed
-from ..jsonvalue import decode
+from ..jsonvalue import JsonObject, decode
 from ..turns import Reply
 from .read import read_reply
 from .targets import Target
@@ -96,10 +96,10 @@ class _Growing:
         """Make the block whole: its text joined once, its input parsed once."""
         if self.key == "input" and (text := "".join(self.parts)):  # a call without arguments may send nothing
             value, faults = decode(text)
-            if faults or not isinstance(value, dict):
+            try:
+                self.data["input"] = JsonObject(None if faults else value)
+            except ValidationError:
                 self.spoilt = _fault(path, "an input that is no JSON object", TOOL_USE_INPUT)
-            else:
-                self.data["input"] = value
         elif self.key != "input" and self.parts:
             self.data[self.key], self.parts = self.text, []
         self.done = True
@@ -152,7 +152,7 @@ def _signature(block: _Growing, delta: Any) -> bool:
     signature = _of(delta, "signature")
     if block.type != "thinking" or not isinstance(signature, str):
         return False
-    block.data["signature"] = signature
+    block.data["signature"] = signature or block.data.get("signature", "")
     return True
 
 
@@ -310,6 +310,12 @@ class Accumulator:
         if self._envelope is None:
             kept = ("id", "model", "stop_reason", "container")
             self._envelope = {key: message[key] for key in kept if message.get(key) is not None}
+            if self._blocks:
+                self._break("blocks before the response began", STREAM_ORDER)
+            content = message.get("content")
+            for index, block in enumerate(content if isinstance(content, (list, tuple)) else ()):
+                self._open({"index": index, "content_block": block})  # as some endpoints send what is whole
+                self._stop({"index": index})
         elif message.get("id") != self._envelope.get("id"):
             self._break("a second response in one stream", STREAM_ORDER)
 
@@ -326,6 +332,8 @@ class Accumulator:
             if before.done or before.parts or before.data != data:
                 before.spoilt = before.spoilt or _fault(path, "a block that starts twice", STREAM_ORDER)
             return
+        if data.get("type") in ("tool_use", "server_tool_use"):
+            data.setdefault("input", {})
         block = self._blocks[place] = _Growing(data)
         if not isinstance(data.get("type"), str):
             block.spoilt = _fault(path, "a block that starts without a type", STREAM_ORDER)

@@ -43,11 +43,13 @@ from convmodel import (
 from convmodel import redact as redaction
 from convmodel import repair as mending
 from convmodel.anthropic import (
+    Accumulator,
     Target,
     check,
     from_message,
     message_map,
     parse,
+    read_stream,
     stale_thinking,
     to_beta_request,
     to_body,
@@ -137,6 +139,10 @@ CALLABLES: dict[str, Row] = {
     "to_request": (to_request, {"convo": ASKED, "target": TARGET}),
     "to_body": (to_body, {"convo": ASKED, "target": TARGET, "max_tokens": 1}),
     "to_beta_request": (to_beta_request, {"convo": ASKED, "target": TARGET}),
+    "Accumulator": (Accumulator, {"target": TARGET}),
+    "Accumulator.feed": (Accumulator(TARGET).feed, {"event": {"type": "ping"}}),
+    "Accumulator.reply": (Accumulator(TARGET).reply, {"error": None}),
+    "read_stream": (read_stream, {"events": [], "target": TARGET}),
     "stale_thinking": (stale_thinking, {"conversation": ASKED, "target": TARGET}),
     "repair": (
         repair,
@@ -221,6 +227,7 @@ WITHOUT = {
     "Interrupted",
     "InvalidReply",
     "Mended",
+    "Partial",
     "Recovered",
     "Redacted",
     "Redaction",
@@ -235,6 +242,7 @@ WITHOUT = {
     "Violation.under",
     "Policy.actions",
     "Policy.refuse_all",
+    "aread_stream",
     "arecover",
     "recover",
 }
