@@ -165,9 +165,9 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
             [user("x"), model(" "), user("z", "")],
             [user("x"), user("z")],
             [
+                ("messages[2].content[1].text", "text-block-nonempty", "dropped"),
                 ("messages[1].content[0]", "turn-not-all-whitespace", "dropped"),
                 ("messages[1]", "user-content-nonempty", "dropped"),
-                ("messages[2].content[1].text", "text-block-nonempty", "dropped"),
             ],
             id="text that says nothing",
         ),
@@ -586,3 +586,45 @@ def test_an_input_that_json_cannot_hold_is_refused() -> None:
         made = repair([user("x"), model(call(given=given)), user(result())])
         assert made.messages is None
         assert {fault.path.partition("input")[1] for fault in made.unrepaired} == {"input"}
+
+
+def test_a_result_in_a_message_of_the_model_is_moved_to_the_users_side() -> None:
+    made = repair([user("x"), model(call(), result(said="real"), "y"), user("z")])
+    assert made.messages == [user("x"), model(call(), "y"), user(result(said="real")), user("z")]
+    assert changes(made) == [("messages[1].content[1]", "role-blocks-tool-result", "moved")]
+
+
+def test_a_result_echoes_the_toolset_of_its_call() -> None:
+    browse = {**call(), "toolset_name": "browser"}
+    made = repair([user("x"), model(browse), user(result())])
+    assert made.messages == [user("x"), model(browse), user(result(toolset_name="browser"))]
+    assert changes(made) == [("messages[2].content[0].toolset_name", "toolset-name-echo", "rewritten")]
+
+
+def test_an_empty_text_beside_results_does_not_end_the_turn() -> None:
+    made = repair([user("x"), model(SEARCH, call()), user(result(), ""), model(FOUND, "y")])
+    assert made.messages == [user("x"), model(SEARCH, call()), user(result()), model(FOUND, "y")]
+
+
+def test_citations_on_the_users_side_are_left_out_where_they_may_not_stand() -> None:
+    cited = {
+        **text("y"),
+        "citations": [
+            {
+                "type": "char_location",
+                "cited_text": "y",
+                "document_index": 0,
+                "document_title": None,
+                "start_char_index": 0,
+                "end_char_index": 1,
+            }
+        ],
+    }
+    made = repair([user("x", cited), model("z")], target=Target("claude-opus-4-8"))
+    assert made.messages == [user("x", "y"), model("z")]
+    assert repair([user("x", cited)]).changes == ()
+
+
+def test_a_system_message_that_becomes_the_first_joins_the_system_prompt() -> None:
+    made = repair([user(""), {"role": "system", "content": "s"}, model("y")])
+    assert (made.messages, made.system) == ([model("y")], [text("s")])

@@ -97,8 +97,10 @@ class _Growing:
         if self.key == "input" and (text := "".join(self.parts)):  # a call without arguments may send nothing
             value, faults = decode(text)
             try:
-                self.data["input"] = JsonObject(None if faults else value)
-            except ValidationError:
+                self.data["input"] = JsonObject({} if faults else value)
+            except ValidationError as error:
+                faults = list(error.violations)
+            if faults:
                 self.spoilt = _fault(path, "an input that is no JSON object", TOOL_USE_INPUT)
         elif self.key != "input" and self.parts:
             self.data[self.key], self.parts = self.text, []

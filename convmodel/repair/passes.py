@@ -16,6 +16,7 @@ from ..anthropic.targets import (
     THINKING_OFF_FINAL,
     TRAILING_WHITESPACE,
     UNSIGNED_FOREIGN,
+    USER_CITATIONS,
 )
 from ..blocks import (
     ERROR_TEXT_ONLY,
@@ -37,6 +38,7 @@ from ..machine import (
     SERVER_USE_HAS_RESULT,
     SYSTEM_AFTER,
     SYSTEM_NOT_FIRST,
+    TOOLSET_ECHO,
 )
 from ..turns import (
     ID_UNIQUE,
@@ -129,17 +131,56 @@ def _as_text(given: object) -> str | None:
 
 
 def _places(work: Work) -> None:
-    """Blocks where they may not stand are dropped: a call in a user message can never be paired."""
+    """Blocks where they may not stand are dropped: a call in a user message can never be paired.
+
+    A result is moved to the user's side, behind the message that held it, and `_pairs` takes it from there.
+    """
+    out: list[Message] = []
     for message in work.messages:
         kept: list[Piece] = []
+        moved: list[Piece] = []
         for piece in message.pieces:
             cls = piece.cls
             if message.role in cls.roles:
                 kept.append(piece)
+                continue
+            rule = cls.misplaced if message.role != "system" else WIRE_BLOCKS["text"].misplaced
+            if piece.type == "tool_result":
+                work.note(piece.path, rule, "moved", before=piece.line, after=piece.line)
+                moved.append(piece)
             else:
-                rule = cls.misplaced if message.role != "system" else WIRE_BLOCKS["text"].misplaced
                 work.note(piece.path, rule, "dropped", f"a {piece.type} block", before=piece.line)
         message.pieces = kept
+        out.append(message)
+        out += [Message("user", moved, moved[0].path)] if moved else []
+    work.messages = out
+
+
+def _empty_texts(work: Work) -> None:
+    """Empty text blocks; between two thoughts the model itself has put them."""
+    for message in work.messages:
+        kept: list[Piece] = []
+        for at, piece in enumerate(message.pieces):
+            if piece.type == "text" and piece.data.get("text") == "":
+                follows = message.pieces[at + 1].type if at + 1 < len(message.pieces) else None
+                between = bool(kept) and kept[-1].type in THOUGHTS and follows in THOUGHTS
+                rule = EMPTY_SEPARATOR if between else TEXT_NONEMPTY
+                work.note(join(piece.path, "text"), rule, "dropped", before=piece.line)
+            else:
+                kept.append(piece)
+        message.pieces = kept
+
+
+def _user_citations(work: Work) -> None:
+    """Text on the user's side cites nothing, where the API's version forbids it."""
+    if work.target is None or not work.target.facts.version_2026_10_21:
+        return
+    for message in work.messages:
+        for piece in message.pieces if message.role == "user" else ():
+            if piece.type == "text" and piece.data.get("citations"):
+                del piece.data["citations"]
+                where = join(piece.path, "citations")
+                work.rewrite(piece, where, USER_CITATIONS, "citations", now="", lost="citations")
 
 
 def _unsigned(work: Work) -> None:
@@ -332,6 +373,9 @@ def _answered(
 ) -> list[Message]:
     """Put the results of some calls where they belong; gives the message to insert where no user turn follows."""
     results = [chosen[call.data["id"]] for _, call in calls if call.data["id"] in chosen]
+    for _, call in calls:
+        if call.data["id"] in chosen:
+            _echo(work, call, chosen[call.data["id"]])
     used.update(map(id, results))
     missing = [(message, call) for message, call in calls if call.data["id"] not in chosen]
     rest = [piece for message in answer for piece in message.pieces if piece.type != "tool_result"]
@@ -365,6 +409,20 @@ def _answered(
         return [Message("user", ordered, ordered[0].path)]
     answer[0].pieces = [*ordered, *answer[0].pieces]
     return []
+
+
+def _echo(work: Work, call: Piece, result: Piece) -> None:
+    """A result carries the toolset name of its call."""
+    name, has = call.data.get("toolset_name"), result.data.get("toolset_name")
+    if name == has:
+        return
+    if name is None:
+        del result.data["toolset_name"]
+    else:
+        result.data["toolset_name"] = name
+    where = join(result.path, "toolset_name")
+    result.rewritten = True
+    work.note(where, TOOLSET_ECHO, "rewritten", before=quoted(has), after=quoted(name), defect="values")
 
 
 def _made(message: Message, call: Piece, *, tail: bool) -> Piece:
@@ -506,11 +564,9 @@ def _ends_served(message: Message) -> bool:
 
 
 def _texts(work: Work) -> None:
-    """Empty text goes; a turn that says nothing goes whole."""
+    """A turn that says nothing goes whole."""
     kept: list[Message] = []
     for message in work.messages:
-        before = len(message.pieces)
-        _drop_empty(work, message)
         if message.pieces and all(
             piece.type == "text" and isinstance(piece.data.get("text"), str) and piece.data["text"].isspace()
             for piece in message.pieces
@@ -519,26 +575,12 @@ def _texts(work: Work) -> None:
             message.pieces = []
         _drop_last_thoughts(work, message)
         if any(not piece.unsent for piece in message.pieces) or (
-            message.role == "assistant" and before == 0 and _may_be_empty(work)
+            message.role == "assistant" and message.was_empty and _may_be_empty(work)
         ):
             kept.append(message)
         else:
             work.note(message.path, USER_NONEMPTY, "dropped")
     work.messages = kept
-
-
-def _drop_empty(work: Work, message: Message) -> None:
-    """Empty text blocks; between two thoughts the model itself has put them."""
-    kept: list[Piece] = []
-    for at, piece in enumerate(message.pieces):
-        if piece.type == "text" and piece.data.get("text") == "":
-            follows = message.pieces[at + 1].type if at + 1 < len(message.pieces) else None
-            between = bool(kept) and kept[-1].type in THOUGHTS and follows in THOUGHTS
-            rule = EMPTY_SEPARATOR if between else TEXT_NONEMPTY
-            work.note(join(piece.path, "text"), rule, "dropped", before=piece.line)
-        else:
-            kept.append(piece)
-    message.pieces = kept
 
 
 def _drop_last_thoughts(work: Work, message: Message) -> None:
@@ -630,14 +672,16 @@ PASSES: tuple[tuple[Defect, Callable[[Work], None]], ...] = (
     ("values", _media),
     ("values", _inputs),
     ("blocks", _places),
+    ("texts", _empty_texts),
+    ("fields", _user_citations),
     ("thinking", _unsigned),
     ("cut_calls", _cut_calls),
     ("ids", _ids),
     ("missing_results", _pairs),
     ("order", _error_results),
     ("server_tools", _server_tools),
-    ("order", _system_turns),
     ("texts", _texts),
+    ("order", _system_turns),
     ("texts", _tail),
     ("thinking", _void),
 )

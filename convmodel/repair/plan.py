@@ -210,6 +210,8 @@ class Message:
     origin: Origin | None = None
     as_read: tuple[Piece, ...] | None = None
     """The pieces it was read with; None if reading it has left something out or changed it."""
+    was_empty: bool = False
+    """Whether it came without content."""
 
     @property
     def results(self) -> list[Piece]:

@@ -90,6 +90,7 @@ def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> 
             if piece.cls is not None:
                 piece.data = _trimmed_value(piece.cls, piece.data, piece.path, work)
                 _text_ids(piece, work)
+        message.was_empty = not message.pieces
         work.given += message.pieces
         work.defect = "blocks"
         work.drop(message, lambda piece: piece.cls is None, BLOCK_TYPE)
