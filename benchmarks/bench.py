@@ -18,6 +18,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from convmodel import AwaitingModel, AwaitingTools, Conversation, start
@@ -347,9 +348,7 @@ def stream() -> None:
         ("10 MB of text in 100,000 deltas", deltas("text", "word " * 2_000_000, 100_000)),
         ("10 kB of a call's input in 1,000 deltas", deltas("tool_use", argument[:10_000] + '"}', 1_000)),
     ):
-        sdk, ours = medians(
-            lambda events=events: theirs(events), lambda events=events: read_stream(events), runs=1
-        )
+        sdk, ours = medians(partial(theirs, events), partial(read_stream, events), runs=1)
         show(f"read_stream of {what} / the SDK's accumulator", ours / sdk, "< 1")
     # The SDK parses all of a call's input anew at each delta, so that the large one is compared with its own tenth.
     large, small = (
