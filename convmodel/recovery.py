@@ -456,8 +456,11 @@ def _strip_field(case: _Case) -> Mended | None:
 
 
 def _drop_markers(case: _Case) -> Mended | None:
-    """Send no cache markers. A conversation holds none, so this helps a history in wire form."""
-    return None if case.repaired is None else case.changed("The cache markers are left out.")
+    """Send no cache markers, from now on."""
+    done, target = "The cache markers are left out.", case.target
+    if target is not None and target.cache is not None:
+        return case.changed(done, attrs.evolve(target, cache=None))
+    return None if case.repaired is None else case.changed(done)
 
 
 def _declare_tools(case: _Case) -> Mended | None:

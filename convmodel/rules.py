@@ -19,6 +19,7 @@ _HOMES = (
     "machine",
     "edits",
     "conversation",
+    "anthropic.cache",
     "anthropic.targets",
     "anthropic.read",
     "anthropic.faults",

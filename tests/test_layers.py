@@ -30,6 +30,7 @@ ORDER = (
     ("log",),
     ("edits",),
     ("conversation",),
+    ("anthropic.cache",),
     ("anthropic.targets",),
     ("anthropic.write", "anthropic.read", "anthropic.faults"),
     ("anthropic.stream",),

@@ -30,6 +30,7 @@ from convmodel import (
     start,
 )
 from convmodel.anthropic import (
+    CachePolicy,
     Target,
     check,
     from_message,
@@ -215,6 +216,12 @@ def streamed(*left_out: int) -> Found:
 
 
 PAIRS = [
+    Pair(
+        "cache-auto-slot",
+        lambda: refused(lambda: CachePolicy(tools=True, automatic=True, points=1)),
+        lambda: refused(lambda: CachePolicy(tools=True, automatic=True)),
+        "points",
+    ),
     Pair("stream-order", lambda: streamed(2), lambda: streamed(1), "content[0]"),
     Pair("stream-whole", lambda: streamed(2), lambda: streamed(4), "content[0]"),
     Pair(

@@ -1,5 +1,6 @@
 """The Anthropic Messages API: requests out, responses in, histories checked."""
 
+from .cache import CachePolicy
 from .read import check, from_message, parse
 from .stream import Accumulator, Partial, aread_stream, read_stream
 from .targets import PLATFORMS, StaleThinking, Target, stale_thinking
@@ -9,6 +10,7 @@ __all__ = [
     "PLATFORMS",
     "Accumulator",
     "BetaRequest",
+    "CachePolicy",
     "Partial",
     "Request",
     "StaleThinking",

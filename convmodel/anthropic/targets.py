@@ -25,6 +25,7 @@ from ..machine import Calls, Phase, State
 from ..shapes import Tagged
 from ..shapes import faults as shape_faults
 from ..turns import SIGNED, THOUGHTS, cites, has_long_id, is_blank
+from .cache import CACHE_AUTO, CachePolicy
 
 if TYPE_CHECKING:
     from anthropic.types import ThinkingConfigParam
@@ -56,13 +57,15 @@ class Platform(NamedTuple):
     """Takes ids of calls of at most 64 characters."""
     document_needs_text: bool = False
     """Refuses a message with a document and no text."""
+    automatic_marker: bool = False
+    """Takes a cache marker of the request's own."""
     binds_prefix: bool = True
     """Lets models check what stands before thinking."""
 
 
 _SEARCHES = frozenset({"tool_search_tool_regex", "tool_search_tool_bm25"})
 PLATFORMS: Mapping[str, Platform] = {
-    "anthropic": Platform(version_2026_10_21=True),
+    "anthropic": Platform(version_2026_10_21=True, automatic_marker=True),
     # Claude in Amazon Bedrock: user first and alternating (anthropic-sdk-typescript issue 622), no web search.
     "bedrock": Platform(repeats_roles=False, server_tools=_SEARCHES),
     # Converse besides: no blank text, ids of at most 64 characters, text beside documents (AWS API reference).
@@ -74,8 +77,8 @@ PLATFORMS: Mapping[str, Platform] = {
         document_needs_text=True,
     ),
     "vertex": Platform(server_tools=_SEARCHES | {"web_search"}),
-    "foundry": Platform(version_2026_10_21=True),
-    "openrouter": Platform(binds_prefix=False),  # OpenRouter's page on Opus 5.5
+    "foundry": Platform(version_2026_10_21=True, automatic_marker=True),
+    "openrouter": Platform(binds_prefix=False, automatic_marker=True),  # OpenRouter's page on Opus 5.5
     # Anthropic-compatible endpoints of other vendors: their thinking is theirs, server tools are unknown to them.
     "deepseek": Platform(vendor="deepseek", server_tools=frozenset(), blank_text=False),
     "kimi": Platform(vendor="kimi", server_tools=frozenset(), blank_text=False),
@@ -200,10 +203,12 @@ class Target:
         on_stale: What becomes of thinking that is bound to another prefix, where the model checks that: `refuse` raises
             when the request is written; `drop_block` lets the service leave it out (`block_binding`, a beta). Once used,
             it has to be sent with all later requests.
+        cache: Which points of a request are marked for the prompt cache; None marks none.
 
     Raises:
-        ValidationError: `field-type` for a model that is no short text, an unknown platform, an account that is no text or
-            a configuration that is no object; `required-field`, `unknown-field-rejected` or `json-value` for what is wrong inside the configuration;
+        ValidationError: `field-type` for a model that is no short text, an unknown platform, an account that is no text, or
+            a configuration or a policy that is none; `required-field`, `unknown-field-rejected` or `json-value` for what is
+            wrong inside the configuration; `cache-auto-slot` for an automatic marker where the platform has none;
             `field-value` for another `on_stale`, or for `drop_block` without enabled or adaptive thinking.
 
     >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
@@ -215,6 +220,7 @@ class Target:
     platform: str = "anthropic"
     account: str | None = attrs.field(default=None, kw_only=True)
     on_stale: OnStale = attrs.field(default="refuse", kw_only=True)
+    cache: CachePolicy | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         violations: list[Violation] = []
@@ -231,6 +237,14 @@ class Target:
             violations.extend(fault.under("thinking") for fault in Json().faults(self._thinking, FIELD_TYPE))
         if not (self.account is None or is_text(self.account)):
             violations.append(Violation(FIELD_TYPE, "account", described(self.account), "Pass text."))
+        if self.cache is not None and type(self.cache) is not CachePolicy:
+            violations.append(Violation(FIELD_TYPE, "cache", described(self.cache), "Pass a CachePolicy."))
+        elif self.cache is not None and self.cache.automatic:
+            facts = None if violations else self.facts
+            if facts is not None and not facts.automatic_marker:
+                found = f"an automatic marker on {quoted(self.platform)}"
+                fix = "Mark points of the messages."
+                violations.append(Violation(CACHE_AUTO, "cache.automatic", found, fix))
         choice = Choice(("refuse", "drop_block"))
         if not choice.admits(self.on_stale):
             violations.extend(fault.under("on_stale") for fault in choice.faults(self.on_stale, FIELD_TYPE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
@@ -15,6 +15,7 @@ from ..jsonvalue import JsonObject
 from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
 from ..turns import Turn
+from .cache import marked_places
 from .targets import (
     MAX_MESSAGES,
     MESSAGES_MAX,
@@ -30,12 +31,14 @@ from .targets import (
 if TYPE_CHECKING:
     from anthropic.types import (
         AnthropicBetaParam,
+        CacheControlEphemeralParam,
         MessageParam,
         TextBlockParam,
         ThinkingConfigParam,
         ToolUnionParam,
     )
     from anthropic.types.beta import (
+        BetaCacheControlEphemeralParam,
         BetaMessageParam,
         BetaTextBlockParam,
         BetaThinkingConfigParam,
@@ -56,6 +59,7 @@ class Request(_Required, total=False):
     tools: list[ToolUnionParam]
     thinking: ThinkingConfigParam
     container: str
+    cache_control: CacheControlEphemeralParam
     extra_headers: dict[str, str]
     extra_body: dict[str, object]
 
@@ -72,6 +76,7 @@ class BetaRequest(_BetaRequired, total=False):
     tools: list[BetaToolUnionParam]
     thinking: BetaThinkingConfigParam
     container: str
+    cache_control: BetaCacheControlEphemeralParam
     betas: list[AnthropicBetaParam]
 
 
@@ -159,9 +164,26 @@ def _write_on(
         lasts.append(index)
 
 
-def _messages_bytes(convo: Conversation, target: Target | None) -> list[bytes]:
+def _marked(convo: Conversation, target: Target, pieces: list[bytes]) -> list[bytes]:
+    """The pieces with cache markers. Only the turns that have one are written anew; no other byte moves."""
+    policy = target.cache
+    if policy is None or not policy.points:
+        return pieces
+    sent = partial(sent_places, vendor=target.vendor)
+    for index, place in marked_places(convo.turns, sent, policy.points).items():
+        turn, blocks = convo.turns[index], []
+        for at in sent(turn):
+            block = wire().unstructure(turn.blocks[at])
+            blocks.append(block | {"cache_control": policy._marker(policy.ttl)} if at == place else block)
+        pieces[2 * index + 1] = msgspec.json.encode(blocks)[1:-1]
+    return pieces
+
+
+def _messages_bytes(convo: Conversation, target: Target | None, *, marked: bool = False) -> list[bytes]:
     """The messages as JSON text, in pieces."""
     pieces = _pieces(convo, target)
+    if marked and target is not None:
+        pieces = _marked(convo, target, pieces)
     if len(convo.turns) > MAX_MESSAGES:
         written = sum(opening not in (_JOIN, _LEFT_OUT) for opening in pieces[::2])
         if written > MAX_MESSAGES:
@@ -230,14 +252,28 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     encode = msgspec.json.encode
     parts = {"model": msgspec.Raw(encode(target.model))}
     preamble = convo.preamble
+    policy = target.cache
     if preamble.system:
         plain = len(preamble.system) == 1 and not preamble.system[0].citations
-        system: object = (
-            preamble.system[0].text if plain else [wire().unstructure(text) for text in preamble.system]
-        )
+        system: object = preamble.system[0].text
+        if not plain or (policy is not None and policy.system):
+            texts = [wire().unstructure(text) for text in preamble.system]
+            if policy is not None and policy.system:
+                texts[-1]["cache_control"] = policy._marker(policy.preamble_ttl)
+            system = texts
         parts["system"] = msgspec.Raw(encode(system))
     if preamble.tools:
-        parts["tools"] = msgspec.Raw(encode([tool.raw for tool in preamble.tools]))
+        tools: list[object] = [tool.raw for tool in preamble.tools]
+        # A tool whose loading is deferred takes no marker (Tool search tool, API documentation).
+        last = next(
+            (at for at in range(len(tools) - 1, -1, -1) if not preamble.tools[at].get("defer_loading")), None
+        )
+        if policy is not None and policy.tools and last is not None:
+            marker = {"cache_control": policy._marker(policy.preamble_ttl)}
+            tools[last] = preamble.tools[last].thaw() | marker
+        parts["tools"] = msgspec.Raw(encode(tools))
+    if policy is not None and policy.automatic:
+        parts["cache_control"] = msgspec.Raw(encode(policy._marker(policy.ttl)))
     if (thinking := target._sent_thinking) is not None:
         parts["thinking"] = thinking.raw
     if convo.container is not None:
@@ -256,7 +292,8 @@ def to_request(convo: AwaitingModel, target: Target) -> Request:
         target: Where it goes.
 
     Returns:
-        Fresh plain dicts: `model`, `messages`, and where they are set `system`, `tools`, `thinking`, `container`. A target
+        Fresh plain dicts: `model`, `messages`, and where they are set `system`, `tools`, `thinking`, `container`, with the
+        cache markers of the target's policy. A target
         that uses a beta adds `extra_headers`, and `extra_body` with what only the beta's parameters have.
 
     Raises:
@@ -300,7 +337,8 @@ def to_beta_request(convo: AwaitingModel, target: Target) -> BetaRequest:
 
 def _decoded(convo: AwaitingModel, target: Target) -> dict[str, Any]:
     request = {key: msgspec.json.decode(part) for key, part in _fields(convo, target).items()}
-    return {**request, "messages": to_messages(convo, target)}
+    messages = b"".join(_messages_bytes(convo, target, marked=True))
+    return {**request, "messages": msgspec.json.decode(messages)}
 
 
 def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
@@ -323,7 +361,7 @@ def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
     b'{"model":"claude-opus-4-8","max_tokens":100,'
     """
     parts = _fields(convo, target)
-    if decided := [name for name in _DECIDED if name in params]:
+    if decided := [name for name in dict.fromkeys((*_DECIDED, *parts)) if name in params]:
         fix = "The conversation and the target decide it."
         raise ValidationError(
             [Violation(FIELD_TYPE, name, "a parameter given twice", fix) for name in decided]
@@ -331,4 +369,4 @@ def to_body(convo: AwaitingModel, target: Target, **params: Any) -> bytes:
     extra = JsonObject(params)
     more = {key: msgspec.Raw(msgspec.json.encode(extra[key])) for key in extra}
     head = msgspec.json.encode({"model": parts.pop("model"), **more, **parts})
-    return b"".join([head[:-1], b',"messages":', *_messages_bytes(convo, target), b"}"])
+    return b"".join([head[:-1], b',"messages":', *_messages_bytes(convo, target, marked=True), b"}"])

@@ -4,6 +4,7 @@
 verdicts on plain request bodies. Both need the extra `testing`.
 """
 
+from .cache import PrefixCache
 from .judge import Fault, judge
 from .server import ApiError, MessagesServer, ScriptedReply
 from .streaming import Streamed, StreamFault, to_events
@@ -12,6 +13,7 @@ __all__ = [
     "ApiError",
     "Fault",
     "MessagesServer",
+    "PrefixCache",
     "ScriptedReply",
     "StreamFault",
     "Streamed",

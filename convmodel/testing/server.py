@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from .cache import PrefixCache
 from .judge import judge
 from .prefix import BINDING_BETA, Checked, Signer
 from .schema import block_types
@@ -76,7 +77,7 @@ class MessagesServer:
 
     Replies are sent as they are, without a check. With `preserved_thinking` the thinking in them is signed over
     the request that it answers, whatever signature the script gives, and later requests are held to it, as the
-    models with preserved thinking do. `platform` says whose rules hold, as in `judge`. A request
+    models with preserved thinking do. With a `cache` the usage says what was read from it. `platform` says whose rules hold, as in `judge`. A request
     that `judge` finds fault with is answered with status 400 and takes no reply. One that asks for streaming gets the
     same reply as events. When the script has no reply left, or a function in it fails, the answer is status 500.
 
@@ -99,11 +100,13 @@ class MessagesServer:
         *,
         platform: str = "anthropic",
         preserved_thinking: bool = False,
+        cache: PrefixCache | None = None,
     ) -> None:
         self._script = iter(script)
         self._platform = platform
         self._lock = threading.Lock()
         self._bodies: list[bytes] = []
+        self._cache = cache
         self._signer = Signer(platform) if preserved_thinking else None
         self._requests: list[bytes] = []
         self._answered = 0
@@ -219,7 +222,8 @@ class MessagesServer:
             "content": content,
             "stop_reason": "tool_use" if calls else "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": 1, "output_tokens": 1},
+            "usage": {"input_tokens": 1, "output_tokens": 1}
+            | (self._cache.usage(body) if self._cache else {}),
             **given,
             **added,
         }

@@ -44,6 +44,7 @@ from convmodel import redact as redaction
 from convmodel import repair as mending
 from convmodel.anthropic import (
     Accumulator,
+    CachePolicy,
     Target,
     check,
     from_message,
@@ -139,6 +140,10 @@ CALLABLES: dict[str, Row] = {
     "to_request": (to_request, {"convo": ASKED, "target": TARGET}),
     "to_body": (to_body, {"convo": ASKED, "target": TARGET, "max_tokens": 1}),
     "to_beta_request": (to_beta_request, {"convo": ASKED, "target": TARGET}),
+    "CachePolicy": (
+        CachePolicy,
+        {"tools": False, "system": True, "points": 2, "automatic": False, "ttl": "5m"},
+    ),
     "Accumulator": (Accumulator, {"target": TARGET}),
     "Accumulator.feed": (Accumulator(TARGET).feed, {"event": {"type": "ping"}}),
     "Accumulator.reply": (Accumulator(TARGET).reply, {"error": None}),
