@@ -55,6 +55,7 @@ from convmodel.anthropic import (
     to_request,
 )
 from convmodel.anthropic import targets as targets_module
+from convmodel.redact import Redactor
 from convmodel.storage import dumps, loads
 from convmodel.testing import MessagesServer
 from convmodel.testing.prefix import Signer
@@ -653,6 +654,11 @@ def test_the_double_signs_over_the_request_and_holds_later_ones_to_it() -> None:
             client.messages.create(max_tokens=64, **to_request(forged, BOUND))
 
 
+SECRET = "swordfish-7"
+SECRETS = (165, 190)
+"""The rounds in which the model puts a password into the input of a call."""
+
+
 def long_script(rounds: int) -> list[Any]:
     """Replies with interleaved thinking: a call in each, and a word to end every fifth."""
     shapes = itertools.cycle(
@@ -666,7 +672,12 @@ def long_script(rounds: int) -> list[Any]:
     )
     return [
         [
-            {"type": "tool_use", "id": f"toolu_{n}_{at}", "name": "look", "input": {"n": n}}
+            {
+                "type": "tool_use",
+                "id": f"toolu_{n}_{at}",
+                "name": "look",
+                "input": {"n": n, "password": SECRET} if n in SECRETS else {"n": n},
+            }
             if each == "c"
             else each
             for at, each in enumerate(shape)
@@ -678,10 +689,11 @@ def long_script(rounds: int) -> list[Any]:
 ROUNDS = 200
 
 
-def test_a_session_of_200_rounds_with_every_edit_meets_no_400() -> None:
+def test_a_session_of_200_rounds_with_every_edit_meets_no_400() -> None:  # noqa: PLR0915 - one long session
     haiku = Target(model="claude-haiku-5-5", thinking={"type": "adaptive"})
     fork: Conversation | None = None
     edited: set[int] = set()
+    redactor: Redactor | None = None
     with (
         MessagesServer(long_script(2 * ROUNDS), preserved_thinking=True) as server,
         anthropic.Anthropic(base_url=server.url, api_key="x", max_retries=0) as client,
@@ -695,7 +707,7 @@ def test_a_session_of_200_rounds_with_every_edit_meets_no_400() -> None:
                 if isinstance(convo, AwaitingTools):
                     convo = convo.answer([call.result("rest") for call in convo.open_calls], "And?")
             message = client.messages.create(max_tokens=64, **to_request(convo, target))
-            outcome = convo.receive(from_message(message, target))
+            outcome = convo.receive(from_message(message, target), redactor=redactor)
             assert not isinstance(outcome, Interrupted)
             return outcome
 
@@ -720,6 +732,10 @@ def test_a_session_of_200_rounds_with_every_edit_meets_no_400() -> None:
                 convo = edit(lambda c: c.map_tool_inputs(lambda _: {"n": 0}, on_thinking="strip_after"))
             elif n == 140:
                 convo = edit(lambda c: c.drop_rounds(len(c.turns) - 6, on_thinking="strip_after"))
+            elif n == 170:
+                assert SECRET in dumps(convo)
+                convo = edit(lambda c: c.redact(Redactor(), on_thinking="strip_after"))
+                redactor = Redactor()  # from here on nothing that is secret enters
             elif n == 180:
                 convo = edit(lambda c: c.with_system("Be brief.", on_thinking="strip_after"))
             other = 150 <= n < 160
@@ -729,6 +745,10 @@ def test_a_session_of_200_rounds_with_every_edit_meets_no_400() -> None:
             if n % 50 == 49:
                 convo = loads(dumps(convo))
         assert stale_thinking(convo, BOUND) == ()
+        assert SECRET not in dumps(convo)
+        assert [at for at, body in enumerate(server.bodies) if SECRET.encode() in body] == list(
+            range(166, 170)
+        )
         bodies = list(server.bodies)
         assert fork is not None
         for _ in range(20):
