@@ -276,15 +276,15 @@ def session(to: Target, blocks: int, turns: int = 100) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("blocks", [1, 30])
 def test_each_request_reads_all_that_the_one_before_has_written(blocks: int) -> None:
-    read = session(target(), blocks, turns=300 if blocks == 1 else 60)
+    read = session(target(), blocks, turns=150 if blocks == 1 else 24)
     assert [got for got, _ in read[1:]] == [ideal for _, ideal in read[1:]]
     assert read[0] == (0, 0)
 
 
 def test_with_one_point_long_turns_are_beyond_the_look_back() -> None:
-    short = session(target(points=1), 1, turns=30)
+    short = session(target(points=1), 1, turns=20)
     assert all(got == ideal for got, ideal in short[1:])
-    long = session(target(points=1), 30, turns=30)
+    long = session(target(points=1), 30, turns=12)
     assert any(got < ideal for got, ideal in long[1:])
 
 
