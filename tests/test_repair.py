@@ -628,3 +628,20 @@ def test_citations_on_the_users_side_are_left_out_where_they_may_not_stand() -> 
 def test_a_system_message_that_becomes_the_first_joins_the_system_prompt() -> None:
     made = repair([user(""), {"role": "system", "content": "s"}, model("y")])
     assert (made.messages, made.system) == ([model("y")], [text("s")])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "lost"),
+    [
+        ("tool_calls", None, ""),
+        ("tool_calls", {"x": 1}, "`tool_calls`"),
+        ("tool_call_id", "a", "`tool_call_id`"),
+        ("reasoning_content", None, ""),
+        ("thinking_blocks", [], ""),
+        ("reasoning", 3, "`reasoning`"),
+    ],
+)
+def test_a_field_of_other_rows_that_says_nothing_is_left_out(field: str, value: Any, lost: str) -> None:
+    made = repair([user("x"), {**model("y"), field: value}, user("z")])
+    assert made.messages == [user("x"), model("y"), user("z")]
+    assert [(change.path, change.lost) for change in made.changes] == [(f"messages[1].{field}", lost)]

@@ -45,9 +45,8 @@ ENVELOPE = frozenset(
 )
 """What a whole response has beside its role and content; none of it is part of a history."""
 SIDE_THOUGHTS = ("thinking_blocks", "reasoning_details", "reasoning_content", "reasoning")
-SIDE_FIELDS = frozenset({"role", "content", *SIDE_THOUGHTS, "tool_calls", "tool_call_id"})
-"""The fields of a row that are read: `thinking_blocks` of gateways, `reasoning_details` and `reasoning` of OpenRouter,
-`reasoning_content` of DeepSeek and Kimi, the others of OpenAI's chat completions."""
+"""Fields of thinking: `thinking_blocks` of gateways, `reasoning_details` and `reasoning` of OpenRouter,
+`reasoning_content` of DeepSeek and Kimi."""
 
 
 def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> None:
@@ -59,8 +58,12 @@ def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> 
             work.note(path, UNKNOWN_FIELD, "dropped", "what is no message", defect="blocks")
             continue
         role = data["role"]
-        for key in data.keys() - SIDE_FIELDS:
-            lost = f"`{key_name(key)}`" if data[key] is not None and key not in ENVELOPE else ""
+        read = {"role", "content"} | {key for key in SIDE_THOUGHTS if data.get(key)}
+        read |= {"tool_calls"} if isinstance(data.get("tool_calls"), list) else set()
+        read |= {"tool_call_id"} if role == "tool" else set()
+        for key in data.keys() - read:
+            means = data[key] not in (None, "", [], {}) and key not in ENVELOPE
+            lost = f"`{key_name(key)}`" if means else ""
             work.note(join(path, key_name(key)), UNKNOWN_FIELD, "dropped", lost)
         pieces = _side_thoughts(work, data, path)
         content = data.get("content")
