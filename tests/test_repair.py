@@ -645,3 +645,20 @@ def test_a_field_of_other_rows_that_says_nothing_is_left_out(field: str, value: 
     made = repair([user("x"), {**model("y"), field: value}, user("z")])
     assert made.messages == [user("x"), model("y"), user("z")]
     assert [(change.path, change.lost) for change in made.changes] == [(f"messages[1].{field}", lost)]
+
+
+def test_an_error_of_a_tool_is_no_placeholder() -> None:
+    real = result(said="psql: role is missing; dropped 3 tables", is_error=True)
+    made = repair([user("x"), model(call()), user(real), model("k"), user(result(said="late"))])
+    assert made.messages == [user("x"), model(call()), user(real), model("k")]
+    assert [change.lost for change in made.changes if change.kind == "dropped"] == ["a result", ""]
+    other = result(said="Tool call was cancelled by the user.", is_error=True)
+    made = repair([user("x"), model(call()), user(other, result(said="real"))])
+    assert made.messages == [user("x"), model(call()), user(result(said="real"))]
+    assert made.changes[0].lost == "a result"
+
+
+def test_what_an_unknown_party_has_said_is_not_thrown_away() -> None:
+    made = repair([{"role": "human", "content": "Words."}, user("")])
+    assert made.messages is None
+    assert [(fault.rule.id, fault.path) for fault in made.unrepaired] == [("role-enum", "messages[0].role")]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from ..anthropic.read import EMPTY_SEPARATOR, WIRE_BLOCKS
+from ..anthropic.read import EMPTY_SEPARATOR, TURNS, WIRE_BLOCKS
 from ..anthropic.targets import (
     SERVER_TOOL_PLATFORM,
     SYSTEM_MODELS,
@@ -141,8 +141,8 @@ def _places(work: Work) -> None:
         moved: list[Piece] = []
         for piece in message.pieces:
             cls = piece.cls
-            if message.role in cls.roles:
-                kept.append(piece)
+            if message.role in cls.roles or message.role not in TURNS:
+                kept.append(piece)  # what a party that nobody knows has said, is for nobody to move
                 continue
             rule = cls.misplaced if message.role != "system" else WIRE_BLOCKS["text"].misplaced
             if piece.type == "tool_result":
@@ -321,7 +321,7 @@ def _pairs(work: Work) -> None:
                     piece.data.get("tool_use_id") in chosen and id(chosen[piece.data["tool_use_id"]]) in used
                 )
                 rule = RESULT_ONCE if known else RESULT_HAS_USE
-                lost = "" if _placeholder(piece) else "a result"
+                lost = "" if _said(piece) in CLOSING.values() else "a result"
                 work.note(piece.path, rule, "dropped", lost, before=piece.line, defect="extra_results")
         message.pieces = [
             piece for piece in message.pieces if piece.type != "tool_result" or id(piece) in used
@@ -345,18 +345,22 @@ def _drop_unanswered(work: Work, chosen: dict[str, Piece]) -> None:
 
 def _placeholder(piece: Piece) -> bool:
     """Whether a result only says that there is none. Such a text loses against any other result of the call."""
+    return piece.data.get("is_error") is True and bool(_NO_RESULT.search(_said(piece)[:200]))
+
+
+def _said(piece: Piece) -> str:
+    """The text of a result that is text alone."""
     content = piece.data.get("content")
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         content = content[0].get("text")
-    return (
-        piece.data.get("is_error") is True
-        and isinstance(content, str)
-        and bool(_NO_RESULT.search(content[:200]))
-    )
+    return content if isinstance(content, str) else ""
 
 
 _NO_RESULT = re.compile(
-    r"missing|interrupted|cancel+ed|aborted|not (been )?(run|executed)|no result|was lost", re.IGNORECASE
+    r"^\W*(request |user )?(interrupted|cancel+ed|aborted)|\bno (tool )?result|\bnot (been )?(run|executed)\b"
+    r"|\b(tool|call|execution|operation)\b[^.:]{0,40}\b(interrupted|cancel+ed|aborted)"
+    r"|\bresult\b[^.:]{0,40}\b(missing|lost|unavailable)|\bmissing (tool )?result",
+    re.IGNORECASE,
 )
 """How libraries word the error results that they make up. The texts of `AwaitingTools.close` are among them."""
 
@@ -524,7 +528,8 @@ def _system_turns(work: Work) -> None:
     while leading < len(work.messages) and work.messages[leading].role == "system":
         message = work.messages[leading]
         work.note(message.path, SYSTEM_NOT_FIRST, "moved", after="the system prompt")
-        before = work.system if isinstance(work.system, list) else [work.system] if work.system else []
+        given = work.system
+        before = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
         texts = [{"type": "text", "text": each} if isinstance(each, str) else each for each in before]
         work.system = [*texts, *(piece.data for piece in message.pieces if piece.data.get("text"))]
         leading += 1
