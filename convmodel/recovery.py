@@ -151,16 +151,21 @@ def _text_of(error: object) -> tuple[str, int | None]:
     return " ".join(parts)[:MAX_TEXT], status if type(status) is int else None
 
 
-def _texts(value: object, depth: int = 20) -> Iterator[str]:
-    """The text in a body, wherever gateways have put it."""
+def _texts(value: object, depth: int = 20, seen: set[int] | None = None) -> Iterator[str]:
+    """The text in a body, wherever gateways have put it. What occurs again is read once."""
+    seen = set() if seen is None else seen
+    if not isinstance(value, str):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
     if isinstance(value, str):
         yield value[:MAX_TEXT]
     elif depth and isinstance(value, list):
         for item in cast("list[object]", value[:100]):
-            yield from _texts(item, depth - 1)
+            yield from _texts(item, depth - 1, seen)
     elif depth and (data := mapping(value)) is not None:
         for item in list(data.values())[:100]:
-            yield from _texts(item, depth - 1)
+            yield from _texts(item, depth - 1, seen)
 
 
 def _wrong(path: str, value: object, fix: str) -> ValidationError:

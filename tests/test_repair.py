@@ -662,3 +662,20 @@ def test_what_an_unknown_party_has_said_is_not_thrown_away() -> None:
     made = repair([{"role": "human", "content": "Words."}, user("")])
     assert made.messages is None
     assert [(fault.rule.id, fault.path) for fault in made.unrepaired] == [("role-enum", "messages[0].role")]
+
+
+def test_what_a_tool_row_holds_is_kept_as_text() -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "look"}}]}
+    for content, said in (({"r": 1}, '{"r": 1}'), (42, "42"), (None, "")):
+        made = repair([user("x"), called, {"role": "tool", "tool_call_id": "a", "content": content}])
+        assert made.messages is not None
+        assert made.messages[2] == user(result(said=said))
+
+
+def test_a_repeated_key_is_not_chosen_from() -> None:
+    made = repair('[{"role":"user","content":"A","content":"B"}]')
+    assert (made.messages, [fault.rule.id for fault in made.unrepaired]) == (None, ["json-value"])
+    given = '{"a":1,"a":2}'
+    held = repair([user("x"), model(call(given=given)), user(result())])
+    assert held.messages is not None
+    assert held.messages[1]["content"][0]["input"] == {"INVALID_JSON": given}

@@ -82,6 +82,8 @@ class _Growing:
     @property
     def key(self) -> str:
         """The field that the block grows by; empty for a block that comes whole."""
+        if self.type == "compaction":
+            return "content"
         return next((key for key in ("text", "thinking", "input") if key in self.data), "")
 
     @property
@@ -142,7 +144,7 @@ def _input(block: _Growing, delta: Any) -> bool:
 def _more(block: _Growing, key: str, part: Any) -> bool:
     if block.key != key or not isinstance(part, str):
         return False
-    start = block.data[key]
+    start = block.data.get(key)
     if not isinstance(start, Mapping if key == "input" else (str, type(None))):
         return False
     block.parts.append(part)
@@ -170,14 +172,12 @@ def _citation(block: _Growing, delta: Any) -> bool:
 
 def _compaction(block: _Growing, delta: Any) -> bool:
     """More of a compaction. What is null changes nothing (reports of 2026)."""
-    for key in ("content", "encrypted_content"):
-        more, before = _of(delta, key), block.data.get(key)
-        if more is None:
-            continue
-        if block.type != "compaction" or not isinstance(more, str):
-            return False
-        block.data[key] = before + more if key == "content" and isinstance(before, str) else more
-    return True
+    more, sealed = _of(delta, "content"), _of(delta, "encrypted_content")
+    if block.type != "compaction" or not all(isinstance(each, (str, type(None))) for each in (more, sealed)):
+        return False
+    if sealed is not None:
+        block.data["encrypted_content"] = sealed
+    return more is None or _more(block, "content", more)
 
 
 DELTAS: Mapping[str, Callable[[_Growing, Any], bool]] = {

@@ -62,7 +62,7 @@ def repair(
     require(policy, Policy, "policy", "a Policy")
     if isinstance(messages, (str, bytes, bytearray, memoryview)):
         messages, faults = decode(messages)
-        if messages is None:
+        if messages is None or faults:
             return Repaired(None, None, system, unrepaired=tuple(faults))
     if isinstance(tools, Iterator):
         tools = tuple(tools)  # it is read more than once

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable
 from typing import Any, cast
@@ -49,7 +48,7 @@ from ..turns import (
     THINKING_NOT_LAST,
     USER_NONEMPTY,
 )
-from .plan import THOUGHTS, Defect, Message, Piece, Work
+from .plan import THOUGHTS, Defect, Message, Piece, Work, as_text
 
 CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
 
@@ -106,28 +105,18 @@ def _inputs(work: Work) -> None:
             given = piece.data.get("input")
             if isinstance(given, dict):
                 continue
-            value = decode(given)[0] if isinstance(given, str) and given.strip() else None
-            if isinstance(value, dict):
+            value, faults = decode(given) if isinstance(given, str) and given.strip() else (None, [])
+            if isinstance(value, dict) and not faults:
                 piece.data["input"] = value
             elif given is None or given == "":
                 piece.data["input"] = {}
             else:
-                text = _as_text(given)
+                text = as_text(given)
                 if text is None:
                     continue
                 piece.data["input"] = {"INVALID_JSON": text}
             was = "nothing" if given is None else f"a {type(given).__name__}"
             work.rewrite(piece, join(piece.path, "input"), TOOL_USE_INPUT, was)
-
-
-def _as_text(given: object) -> str | None:
-    """An input that is no object, as text; None for what JSON cannot hold."""
-    if isinstance(given, str):
-        return given
-    try:
-        return json.dumps(given, default=str)
-    except (ValueError, RecursionError):  # it holds itself, or a number of thousands of digits
-        return None
 
 
 def _places(work: Work) -> None:

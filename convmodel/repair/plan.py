@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, Literal, TypeAlias, cast, final, get_args, get_type_hints
@@ -308,3 +309,13 @@ class Work:
 def as_data(pieces: Iterable[Piece]) -> list[dict[str, Any]]:
     """What the wire has of some pieces."""
     return [piece.data for piece in pieces if not piece.unsent]
+
+
+def as_text(value: object) -> str | None:
+    """A value that is due as text, as JSON; None for what JSON cannot hold."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, default=str)
+    except (ValueError, RecursionError):  # it holds itself, or a number of thousands of digits
+        return None

@@ -28,7 +28,7 @@ from ..fields import (
 )
 from ..shapes import Shaped, trimmed
 from ..turns import Origin
-from .plan import THOUGHTS, Message, Piece, Work
+from .plan import THOUGHTS, Message, Piece, Work, as_text
 
 ENVELOPE = frozenset(
     {
@@ -73,7 +73,9 @@ def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> 
         if role == "tool":
             work.note(path, UNKNOWN_FIELD, "rewritten", before="a `tool` row", after="a result")
             role = "user"
-            said = content if isinstance(content, (str, list)) else ""
+            said = (
+                content if isinstance(content, (str, list)) else "" if content is None else as_text(content)
+            )
             result = {"type": "tool_result", "tool_use_id": data.get("tool_call_id"), "content": said}
             pieces.append(Piece(result, f"{path}.content"))
         elif isinstance(content, str):
