@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import anthropic
+import httpx2
 import pytest
 
 from convmodel import (
@@ -368,6 +369,7 @@ SPOILT: dict[str, list[Json]] = {
     "a signature that is none": [opened(0, THOUGHT), delta(0, type="signature_delta", signature=None), closed(0)],
     "a citation that is none": [opened(0, TEXT), delta(0, type="citations_delta", citation=3), closed(0)],
     "a delta without a start": [delta(0, type="text_delta", text="a"), closed(0)],
+    "an end without a start": [closed(0)],
     "a start that is none": [opened(0, cast("Any", 3)), closed(0)],
     "a start of no type": [opened(0, {"text": "a"}), closed(0)],
     "a delta of a wrong text": [opened(0, {"type": "text", "text": []}), delta(0, type="text_delta", text="a"), closed(0)],
@@ -378,11 +380,16 @@ SPOILT: dict[str, list[Json]] = {
 @pytest.mark.parametrize("events", SPOILT.values(), ids=SPOILT)
 def test_what_does_not_fit_spoils_its_block_with_a_word(events: list[Json]) -> None:
     reply = ended(*events, opened(1, {"type": "text", "text": "later"}), closed(1), stop="tool_use")
-    assert (reply.blocks, reply.complete, reply.unbroken) == ((Text("later"),), False, 0)
+    *before, later = reply.blocks
+    assert (later, reply.complete, reply.unbroken) == (Text("later"), False, 0)
     assert dropped(reply) == [("stream-order", "content[0]")]
     outcome = start("x").receive(reply)
     assert isinstance(outcome, Interrupted)
-    assert (outcome.kept, outcome.lost) == (None, (Text("later"),))
+    assert (outcome.kept, outcome.lost) == (None, reply.blocks)
+    # Text that has come is there to be seen; nothing else of a spoilt block is.
+    begun = next((event["content_block"] for event in events if "content_block" in event), None)
+    assert bool(before) == (isinstance(begun, dict) and begun.get("type") == "text" and bool(begun["text"]))
+    assert all(isinstance(block, Text) and block.text.startswith(TEXT["text"]) for block in before)
 
 
 def test_behind_a_gap_nothing_is_kept() -> None:
@@ -439,10 +446,45 @@ def test_an_event_that_is_no_json_breaks_the_stream(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("event", [None, 3, 1.5, [], object(), True])
-def test_what_is_no_event_is_refused(event: Any) -> None:
-    with pytest.raises(ValidationError) as caught:
-        Accumulator().feed(event)
-    assert [(fault.rule.id, fault.path) for fault in caught.value.violations] == [("field-type", "event")]
+def test_what_is_no_event_breaks_the_stream_and_loses_nothing_that_has_come(event: Any) -> None:
+    reply = read(
+        opened(0, TEXT), closed(0), event, opened(1, TEXT), closed(1), reason(stop_reason="end_turn"), END
+    )
+    assert (reply.blocks, reply.complete) == ((Text(TEXT["text"]),), False)
+    assert dropped(reply) == [("stream-order", "")]
+    assert read(opened(0, TEXT), closed(0), reason(stop_reason="end_turn"), END, event).complete
+
+
+def test_a_message_of_another_party_is_no_reply() -> None:
+    begin = {"type": "message_start", "message": message(stop_reason=None) | {"role": "user"}}
+    reply = read_stream([begin, opened(0, TEXT), closed(0), reason(stop_reason="end_turn"), END])
+    assert (reply.blocks, reply.complete) == ((), False)
+    assert dropped(reply) == [("role-enum", "")]
+
+
+def test_an_async_stream_is_refused_with_the_way_out() -> None:
+    async def events() -> AsyncIterator[Json]:
+        yield BEGIN
+
+    with pytest.raises(ValidationError, match="aread_stream"):
+        read_stream(cast("Any", events()))
+
+
+@pytest.mark.parametrize("after", range(3, 8))
+def test_what_the_helper_shows_of_half_a_call_is_no_call(after: int) -> None:
+    request: Any = to_request(start("x"), TARGET)
+    with (
+        MessagesServer([Streamed([TEXT, CALL], "cut", after=4 + after, piece=9)]) as server,
+        anthropic.Anthropic(base_url=server.url, api_key="k", max_retries=0) as client,
+        client.messages.stream(max_tokens=2048, **request) as stream,
+    ):
+        with pytest.raises(httpx2.RemoteProtocolError):
+            stream.until_done()
+        half = stream.current_message_snapshot
+    assert [block.type for block in half.content] == ["text", "tool_use"]
+    reply = from_message(half, TARGET)
+    assert (reply.calls, reply.complete, reply.unbroken) == ((), False, 1)
+    assert dropped(reply) == [("tool-use-input-object", "content[1].input")]
 
 
 @pytest.mark.parametrize("events", [None, 3, {"type": "ping"}])

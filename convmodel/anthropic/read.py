@@ -157,8 +157,12 @@ def read_reply(
     if whole is None and unbroken is not None:
         whole = len(blocks)
     last = blocks[-1] if blocks and whole is None else None
-    if cuts(origin.stop_reason) and isinstance(last, (ToolUse, ServerToolUse)) and not last.input:
-        # Where the service has cut the reply, a call without arguments is one whose arguments did not come.
+    unsaid = origin.stop_reason is None
+    if isinstance(last, (ToolUse, ServerToolUse)) and (
+        unsaid or (cuts(origin.stop_reason) and not last.input)
+    ):
+        # Where the service has cut the reply, a call without arguments is one whose arguments did not come. Where it has
+        # not said why it stopped, half an input may pass for a whole one: so the SDK's helper shows a stream that broke.
         where = f"content[{len(blocks) - 1}].input"
         reading.drop(TOOL_USE_INPUT, where, f"a `{last.type}` that may have been cut", "It was left out.")
         blocks.pop()

@@ -16,15 +16,16 @@ import attrs
 from ..blocks import TOOL_USE_INPUT
 from ..declared import ANSWERED
 from ..errors import Rule, ValidationError, Violation, quoted
-from ..fields import FIELD_TYPE, Reading, described, mapping, require, thawed
+from ..fields import Reading, described, mapping, require, thawed
 from ..jsonvalue import JsonObject, decode
 from ..turns import Reply
-from .read import read_reply
+from .read import ROLE, read_reply
 from .targets import Target
 
 if TYPE_CHECKING:
-    from anthropic.lib.streaming import MessageStreamEvent
+    from anthropic.lib.streaming import BetaMessageStreamEvent, MessageStreamEvent
     from anthropic.types import RawMessageStreamEvent
+    from anthropic.types.beta import BetaRawMessageStreamEvent
 
 STREAM_ORDER = Rule(
     "stream-order",
@@ -38,7 +39,8 @@ STREAM_WHOLE = Rule(
 )
 
 Event: TypeAlias = (
-    "RawMessageStreamEvent | MessageStreamEvent | Mapping[str, Any] | bytes | bytearray | memoryview | str"
+    "RawMessageStreamEvent | MessageStreamEvent | BetaRawMessageStreamEvent | BetaMessageStreamEvent"
+    " | Mapping[str, Any] | bytes | bytearray | memoryview | str"
 )
 """An event of a stream: the SDK's, a dict, a piece of an event stream's bytes, or a line of its text."""
 
@@ -228,14 +230,11 @@ class Accumulator:
         """Take one more event.
 
         Passed over is what is no part of the response: pings, events of new kinds, what the SDK's helpers add, and
-        everything behind the end.
+        everything behind the end. What is no event breaks the stream: what has come before is not lost for it.
 
         Args:
             event: An event of the SDK (of `messages.create(stream=True)` or of its helper stream), its JSON as a mapping,
                 bytes of the event stream, split anywhere, or a line of its text.
-
-        Raises:
-            ValidationError: `field-type` for what is no event.
         """
         given: object = event
         if isinstance(given, (bytes, bytearray, memoryview, str)):
@@ -243,9 +242,8 @@ class Accumulator:
                 self._take(data)
         elif isinstance(given, Mapping) or hasattr(type(given), "model_fields_set"):
             self._take(given)
-        else:
-            found = f"{described(given)} where an event is due"
-            raise ValidationError([Violation(FIELD_TYPE, "event", found, "Pass the events as they come.")])
+        elif not self._ended:
+            self._break(f"{described(given)} where an event is due", STREAM_ORDER)
 
     @property
     def snapshot(self) -> tuple[Partial, ...]:
@@ -282,7 +280,14 @@ class Accumulator:
             if whole:
                 content.append(block.data)
             elif block.spoilt is not None:
-                reading.dropped.append(block.spoilt)
+                unbroken = len(content) if unbroken is None else unbroken
+                if block.type == "text" and block.text:  # it was paid for, and is there to be seen
+                    reading.dropped.append(
+                        attrs.evolve(block.spoilt, fix="What has come is no part of `kept`.")
+                    )
+                    content.append({**block.data, "text": block.text})
+                else:
+                    reading.dropped.append(block.spoilt)
             elif block.type == "text" and block.text:  # what it says is the user's to keep
                 reading.drop(STREAM_WHOLE, path, "text that was cut", "What has come of it was kept.")
                 content.append({**block.data, "text": block.text})
@@ -314,6 +319,9 @@ class Accumulator:
             self._envelope = {key: message[key] for key in kept if message.get(key) is not None}
             if self._blocks:
                 self._break("blocks before the response began", STREAM_ORDER)
+            if message.get("role") not in (None, "assistant"):
+                self._break("a message of another party", ROLE)
+                return
             content = message.get("content")
             for index, block in enumerate(content if isinstance(content, (list, tuple)) else ()):
                 self._open({"index": index, "content_block": block})  # as some endpoints send what is whole
@@ -344,11 +352,7 @@ class Accumulator:
         place = self._place(event)
         if place is None:
             return
-        block = self._blocks.get(place)
-        if block is None:
-            spoilt = _fault(f"content[{place}]", "a block without its start", STREAM_ORDER)
-            self._blocks[place] = _Growing({}, spoilt)
-            return
+        block = self._started(place)
         delta = _of(event, "delta")
         kind = _of(delta, "type")
         apply = DELTAS.get(kind) if isinstance(kind, str) else None
@@ -360,8 +364,10 @@ class Accumulator:
 
     def _stop(self, event: Any) -> None:
         place = self._place(event)
-        block = self._blocks.get(place) if place is not None else None
-        if block is not None and not block.done and block.spoilt is None:
+        if place is None:
+            return
+        block = self._started(place)
+        if not block.done and block.spoilt is None:
             block.finish(f"content[{place}]")
 
     def _reason(self, event: Any) -> None:
@@ -383,6 +389,13 @@ class Accumulator:
         self._broken, self._ended = _fault("", found, rule), True
         if self._envelope is not None:
             self._envelope["stop_reason"] = None
+
+    def _started(self, place: int) -> _Growing:
+        """The block at a place; a spoilt one if its start never came."""
+        if place not in self._blocks:
+            spoilt = _fault(f"content[{place}]", "a block without its start", STREAM_ORDER)
+            self._blocks[place] = _Growing({}, spoilt)
+        return self._blocks[place]
 
     def _place(self, event: Any) -> int | None:
         """Which block an event is about."""
@@ -489,7 +502,7 @@ def read_stream(events: Iterable[Event], target: Target | None = None) -> Reply:
     False
     """
     if not isinstance(events, Iterable) or isinstance(events, Mapping):
-        require(events, (), "events", "an iterable of events")
+        require(events, (), "events", "an iterable of events; `aread_stream` takes asynchronous ones")
     stream, broken = Accumulator(target), None
     given: Any = events
     if isinstance(given, (bytes, bytearray, memoryview, str)):

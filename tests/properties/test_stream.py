@@ -189,7 +189,7 @@ def test_of_a_stream_that_is_cut_nothing_cut_is_reachable(
 )
 def test_any_values_as_events_give_an_answer(events: list[Any]) -> None:
     taken = [event for event in events if isinstance(event, dict)]
-    for stream in (taken, [sse(taken)]):
+    for stream in (events, [sse(taken)]):
         try:
             reply: Reply | None = read_stream(stream, Target("claude-opus-4-8"))
         except InvalidReply as error:

@@ -51,9 +51,11 @@ from convmodel.anthropic import (
     Request,
     StaleThinking,
     Target,
+    aread_stream,
     check,
     from_message,
     parse,
+    read_stream,
     stale_thinking,
     to_beta_request,
     to_body,
@@ -114,6 +116,27 @@ def the_loop_of_the_tutorial(client: anthropic.Anthropic) -> str:
 async def the_same_with_the_async_client(client: anthropic.AsyncAnthropic, convo: AwaitingModel) -> Outcome:
     message = await client.messages.create(max_tokens=4096, **to_request(convo, Target("claude-opus-4-8")))
     return convo.receive(from_message(message))
+
+
+def streams(client: anthropic.Anthropic, convo: AwaitingModel) -> None:
+    target = Target("claude-opus-4-8")
+    raw = client.messages.create(max_tokens=4096, stream=True, **to_request(convo, target))
+    assert_type(read_stream(raw, target), Reply)
+    with client.messages.stream(max_tokens=4096, **to_request(convo, target)) as helped:
+        assert_type(read_stream(helped), Reply)
+    beta = client.beta.messages.create(max_tokens=4096, stream=True, **to_beta_request(convo, target))
+    assert_type(read_stream(beta), Reply)
+    with client.beta.messages.stream(max_tokens=4096, **to_beta_request(convo, target)) as helped_beta:
+        assert_type(read_stream(helped_beta), Reply)
+    assert_type(read_stream([b"data: {}"]), Reply)
+
+
+async def async_streams(client: anthropic.AsyncAnthropic, convo: AwaitingModel) -> None:
+    target = Target("claude-opus-4-8")
+    raw = await client.messages.create(max_tokens=4096, stream=True, **to_request(convo, target))
+    assert_type(await aread_stream(raw, target), Reply)
+    async with client.messages.stream(max_tokens=4096, **to_request(convo, target)) as helped:
+        assert_type(await aread_stream(helped), Reply)
 
 
 def moves(asked: AwaitingModel, called: AwaitingTools, done: AwaitingUser, reply: Reply) -> None:
