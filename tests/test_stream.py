@@ -531,6 +531,15 @@ def test_a_call_that_was_cut_before_its_input_is_no_call(reason: str) -> None:
     assert dropped(reply) == [("tool-use-input-object", "content[1].input")]
 
 
+def test_a_call_without_arguments_is_no_call_until_the_service_says_why_it_stopped() -> None:
+    bare = [opened(0, TEXT), closed(0), opened(1, BARE), closed(1)]
+    cut = read(*bare)
+    assert (cut.blocks, cut.unbroken) == ((Text(TEXT["text"]),), 1)
+    assert dropped(cut)[0] == ("stream-whole", "content[1]")
+    assert read(*bare, opened(2, TEXT)).calls == (ToolUse("toolu_2", "now", {}),)
+    assert ended(*bare, stop="tool_use").calls == (ToolUse("toolu_2", "now", {}),)
+
+
 def test_a_model_that_took_over_is_named_and_its_mark_stays() -> None:
     reply = ended(opened(0, TEXT), closed(0), opened(1, FALLBACK), closed(1), opened(2, TEXT), closed(2))
     assert reply.origin.model == "claude-y"

@@ -38,10 +38,10 @@ STREAM_WHOLE = Rule(
     "Streaming messages, API documentation",
 )
 
-Event: TypeAlias = (
+_SDKEvent: TypeAlias = (
     "RawMessageStreamEvent | MessageStreamEvent | BetaRawMessageStreamEvent | BetaMessageStreamEvent"
-    " | Mapping[str, Any] | bytes | bytearray | memoryview | str"
 )
+Event: TypeAlias = "_SDKEvent | Mapping[str, Any] | bytes | bytearray | memoryview | str"
 """An event of a stream: the SDK's, a dict, a piece of an event stream's bytes, or a line of its text."""
 
 
@@ -95,6 +95,11 @@ class _Growing:
         if len(self.parts) > 1:
             self.parts = ["".join(self.parts)]  # who asks again asks for little more
         return "".join((start if isinstance(start, str) else "", *self.parts))
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is a call without arguments."""
+        return self.key == "input" and not self.data["input"]
 
     def finish(self, path: str) -> None:
         """Make the block whole: its text joined once, its input parsed once."""
@@ -269,9 +274,12 @@ class Accumulator:
         content: list[dict[str, Any]] = []
         unbroken: int | None = None
         reading = Reading(ANSWERED, lenient=True)
+        unsaid, last = envelope.get("stop_reason") is None, max(self._blocks, default=0)
         for expected, index in enumerate(sorted(self._blocks)):
             block, path = self._blocks[index], f"content[{index}]"
-            whole = block.done and block.spoilt is None
+            # Whether the last call has no arguments, or has lost them, is known once the service says why it stopped.
+            bare = unsaid and index == last and block.bare
+            whole = block.done and block.spoilt is None and not bare
             if unbroken is None and index != expected:
                 reading.drop(
                     STREAM_WHOLE, f"content[{expected}]", "a block that never came", "Nothing stands for it."
@@ -297,7 +305,7 @@ class Accumulator:
                 )
             if unbroken is None and not whole:
                 unbroken = len(content)
-        if envelope.get("stop_reason") is None or self._envelope is None:
+        if unsaid:
             broken = f" ({type(error).__name__})" if error is not None else ""
             cut = _fault("", f"a stream that broke off{broken}", STREAM_WHOLE)
             reading.dropped.append(self._broken or cut)
