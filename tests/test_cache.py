@@ -15,6 +15,7 @@ from convmodel import (
     AwaitingTools,
     AwaitingUser,
     Conversation,
+    SystemTurn,
     Tool,
     UserTurn,
     ValidationError,
@@ -90,17 +91,14 @@ def rounds(count: int) -> Conversation:
 # ---------------------------------------------------------------- where markers stand
 
 
-def test_the_end_and_what_the_last_request_ended_with_are_marked() -> None:
+def test_the_end_is_marked_and_what_its_look_back_does_not_reach() -> None:
     convo = cast("AwaitingModel", rounds(3))
-    assert list(marks(to_request(convo, target()))) == [
-        "system.0",
-        "messages.4.content.0",
-        "messages.6.content.0",
-    ]
+    assert list(marks(to_request(convo, target()))) == ["system.0", "messages.6.content.0"]
+    convo = cast("AwaitingModel", rounds(20))  # of three blocks each, so that seven are beyond a look-back
     assert list(marks(to_request(convo, target(points=3, system=False)))) == [
-        "messages.2.content.0",
-        "messages.4.content.0",
-        "messages.6.content.0",
+        "messages.12.content.0",
+        "messages.26.content.0",
+        "messages.40.content.0",
     ]
     assert list(marks(to_request(convo, target(tools=True, points=0)))) == ["system.0", "tools.1"]
     assert marks(to_request(convo, target(points=0, system=False, automatic=True))) == {
@@ -125,14 +123,19 @@ def test_a_deferred_tool_takes_no_marker() -> None:
     assert list(marks(to_request(convo, target(tools=True, points=0)))) == ["tools.0"]
 
 
-def test_several_user_turns_in_a_row_are_one_point() -> None:
+@pytest.mark.parametrize(("more", "second"), [(18, 0), (19, 2)])
+def test_a_second_user_turn_has_the_request_before_it_in_reach(more: int, second: int) -> None:
     convo = start("a").assistant("b")
     assert isinstance(convo, AwaitingUser)
-    asked = convo.user("c").user("d").system("e")
-    assert list(marks(to_request(asked, target(system=False)))) == [
-        "messages.0.content.0",
-        "messages.4.content.0",
-    ]
+    asked = convo.user("c").user(*["d"] * more).system("e")
+    found = list(marks(to_request(asked, target(system=False))))
+    assert found == [f"messages.{second}.content.0", "messages.4.content.0"]
+
+
+def test_the_bytes_of_a_marked_turn_are_kept_too() -> None:
+    convo = cast("AwaitingModel", rounds(1))
+    plain, made = (to_body(convo, to, max_tokens=9) for to in (PLAIN, target(system=False)))
+    assert made.replace(b',"cache_control":{"type":"ephemeral"}', b"") == plain
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ POLICIES = st.sampled_from(
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-@given(sendable_conversations(), POLICIES)
+@given(sendable_conversations(opaque=False), POLICIES)
 def test_markers_are_legal_and_move_nothing_else(convo: AwaitingModel, policy: CachePolicy) -> None:
     to = Target("claude-opus-4-8", {"type": "adaptive"}, cache=policy)
     digest = convo.digest
@@ -207,7 +210,7 @@ def test_markers_are_legal_and_move_nothing_else(convo: AwaitingModel, policy: C
     assert to_request(convo, PLAIN) == plain
 
 
-def test_only_marked_turns_are_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_turn_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     from convmodel.anthropic import write
 
     written: list[object] = []
@@ -225,7 +228,7 @@ def test_only_marked_turns_are_written_anew(monkeypatch: pytest.MonkeyPatch) -> 
         written.clear()
         to_body(convo, target(), max_tokens=9)
         monkeypatch.setattr(write, "wire", kept)
-        assert len(written) == 3  # the system prompt, and a result in each marked turn
+        assert len(written) == 1  # the system prompt
 
 
 # ---------------------------------------------------------------- what the cache makes of them
@@ -279,6 +282,43 @@ def test_each_request_reads_all_that_the_one_before_has_written(blocks: int) -> 
     read = session(target(), blocks, turns=150 if blocks == 1 else 24)
     assert [got for got, _ in read[1:]] == [ideal for _, ideal in read[1:]]
     assert read[0] == (0, 0)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+@given(sendable_conversations(opaque=False), st.sampled_from([2, 3]), st.integers(1, 45))
+def test_the_next_request_reads_all_that_any_one_before_it_wrote(
+    convo: AwaitingModel, points: int, width: int
+) -> None:
+    to = target(points=points)
+    answered = convo.assistant("Well.") if isinstance(convo.turns[-1], UserTurn) else convo
+    for longer in (convo, answered):
+        if isinstance(longer, AwaitingTools) or isinstance(longer.turns[-1], SystemTurn):
+            continue
+        try:
+            bodies: Any = [
+                {"max_tokens": 9, **to_request(each, to)} for each in (convo, longer.user(*["x"] * width))
+            ]
+        except ValidationError:
+            continue
+        cache = PrefixCache()
+        first, second = (cache.usage(body) for body in bodies)
+        assert second["cache_read_input_tokens"] == first["cache_creation_input_tokens"]
+
+
+def test_what_is_read_lives_on() -> None:
+    now = [0.0]
+    cache = PrefixCache(lambda: now[0])
+    asked = start("x")
+    answered = asked.assistant("y")
+    assert isinstance(answered, AwaitingUser)
+    reads = []
+    for time, convo in ((0.0, asked), (200.0, answered.user("z")), (400.0, asked)):
+        now[0] = time
+        body: Any = {"max_tokens": 9, **to_request(convo, target(points=1))}
+        reads.append(cache.usage(body)["cache_read_input_tokens"] > 0)
+    assert reads == [False, True, True]
 
 
 def test_with_one_point_long_turns_are_beyond_the_look_back() -> None:

@@ -748,6 +748,28 @@ CASES = [
         ask(*[text("x", cache_control=EPHEMERAL)] * 4, cache_control=EPHEMERAL),
     ),
     Case(
+        "cache-auto-slot",
+        "cache_control: the last block has a marker with a different ttl",
+        ask(text("x", cache_control=HOUR), cache_control=HOUR),
+        ask(text("x", cache_control=HOUR), cache_control=EPHEMERAL),
+    ),
+    Case(
+        "cache-auto-slot",
+        "cache_control: Extra inputs are not permitted",
+        ask(text("x", cache_control=EPHEMERAL)),
+        ask("x", cache_control=EPHEMERAL),
+        platform="bedrock",
+    ),
+    Case(
+        "deferred-no-cache-control",
+        "tools.1: a tool cannot have both defer_loading=true and cache_control set",
+        ask("x", tools=[{**TOOL, "cache_control": EPHEMERAL}, {**TOOL, "name": "b", "defer_loading": True}]),
+        ask(
+            "x",
+            tools=[TOOL, {**TOOL, "name": "b", "defer_loading": True, "cache_control": EPHEMERAL}],
+        ),
+    ),
+    Case(
         "cache-ttl-order",
         "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after",
         ask(text("x", cache_control=HOUR), system=[text("x", cache_control=HOUR)]),

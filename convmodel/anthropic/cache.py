@@ -1,13 +1,13 @@
 """Where cache markers stand: a policy, and the points of a conversation that it marks.
 
-The service keeps the prefix that ends at a marker, and reads the longest one it finds at a marker or in the 20 blocks
+The service keeps the prefix that ends at a marker, and reads the longest one it finds at a marker or in the 19 blocks
 before it (Prompt caching, API documentation). A marker is no part of a conversation: it is placed when a request is
 written, and moves nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias, final
 
 import attrs
@@ -15,7 +15,6 @@ import attrs
 from ..errors import Rule, ValidationError, Violation, quoted
 from ..fields import FIELD_TYPE, Choice
 from ..markers import CACHE_MAX, CACHE_ORDER, MAX_MARKERS
-from ..turns import Turn
 
 CACHE_AUTO = Rule(
     "cache-auto-slot",
@@ -35,8 +34,9 @@ class CachePolicy:
         tools: Whether the end of the tools is marked. It helps only where the system prompt changes and the tools stay,
             since the mark behind the system prompt covers both.
         system: Whether the end of the system prompt is marked. The prompt is then written as blocks.
-        points: How many points of the messages are marked, counted from the end: the end itself, and what earlier
-            requests ended with. Two let each request read all that the one before has written, however much was added.
+        points: How many points of the messages are marked: the end, then each time the nearest point before where a request
+            may have ended and which the markers behind it do not reach. Two let each request read all that the one before
+            has written, however much was added.
         automatic: Whether the request has a marker of its own, which the service puts on the last block that takes one.
         ttl: How long marked prefixes of the messages live: five minutes or an hour from their last use.
         preamble_ttl: How long those of tools and system prompt live; not shorter than `ttl`, which None stands for.
@@ -87,39 +87,28 @@ class CachePolicy:
         return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
 
 
-def marked_places(turns: Sequence[Turn], sent: Callable[[Turn], list[int]], points: int) -> dict[int, int]:
-    """The blocks to be marked, as turn and place in it.
+LOOK_BACK = 20
+"""At how many blocks the service looks for a kept prefix, the marked one included."""
 
-    A point is where a request ended or may end: the end, and what stands before each assistant turn. It stays where it is
-    while the conversation grows, so that what was written there is read again.
+
+def marked_turns(turns: Iterable[tuple[int, bool]], points: int) -> Iterator[int]:
+    """Which turns get a marker at their end, counted from the last one back.
+
+    The first is the last one with which a request may have ended. Each next one is the nearest such turn before it that
+    the look-back of the marker behind it does not reach, so that no marker is spent on what is read without it.
 
     Args:
-        turns: The turns.
-        sent: Gives the places of a turn's blocks that are sent.
+        turns: The turns, the last one first: how many blocks each has, and whether a request may have ended with it.
         points: How many to mark.
+
+    >>> list(marked_turns([(2, True), (3, False), (1, True), (25, False), (1, True)], 3))
+    [0, 4]
     """
-    places: dict[int, int] = {}
-    for end in _ends(turns):
-        if len(places) >= points:
-            break
-        place = next(_admitting(turns, sent, end), None)
-        if place is not None:
-            places.setdefault(*place)
-    return places
-
-
-def _ends(turns: Sequence[Turn]) -> Iterator[int]:
-    """The turns that requests ended with, the last first."""
-    for index in range(len(turns) - 1, -1, -1):
-        if index == len(turns) - 1 or turns[index + 1].role == "assistant":
-            yield index
-
-
-def _admitting(
-    turns: Sequence[Turn], sent: Callable[[Turn], list[int]], end: int
-) -> Iterator[tuple[int, int]]:
-    """Blocks that take a marker, from a turn's end on backwards."""
-    for index in range(end, -1, -1):
-        for place in reversed(sent(turns[index])):
-            if type(turns[index].blocks[place]).admits_marker:
-                yield index, place
+    passed = LOOK_BACK
+    for back, (blocks, ends) in enumerate(turns):
+        if not points:
+            return
+        if ends and passed >= LOOK_BACK:
+            yield back
+            passed, points = 0, points - 1
+        passed += blocks

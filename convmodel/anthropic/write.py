@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
-from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation
+from ..conversation import STATE_OF, AwaitingModel, AwaitingTools, AwaitingUser, Conversation
 from ..declared import SENT, writer
 from ..errors import BUILT, ValidationError, Violation
 from ..fields import FIELD_TYPE, require
@@ -15,7 +15,7 @@ from ..jsonvalue import JsonObject
 from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
 from ..turns import Turn
-from .cache import marked_places
+from .cache import marked_turns
 from .targets import (
     MAX_MESSAGES,
     MESSAGES_MAX,
@@ -165,17 +165,27 @@ def _write_on(
 
 
 def _marked(convo: Conversation, target: Target, pieces: list[bytes]) -> list[bytes]:
-    """The pieces with cache markers. Only the turns that have one are written anew; no other byte moves."""
+    """The pieces with cache markers.
+
+    A request may have ended with each turn after which the model was to speak. A marker goes into the last object of such
+    a turn's piece, so that nothing is written anew; where that block admits none, the turn gets none.
+    """
     policy = target.cache
     if policy is None or not policy.points:
         return pieces
-    sent = partial(sent_places, vendor=target.vendor)
-    for index, place in marked_places(convo.turns, sent, policy.points).items():
-        turn, blocks = convo.turns[index], []
-        for at in sent(turn):
-            block = wire().unstructure(turn.blocks[at])
-            blocks.append(block | {"cache_control": policy._marker(policy.ttl)} if at == place else block)
-        pieces[2 * index + 1] = msgspec.json.encode(blocks)[1:-1]
+    log, length = convo._log, len(convo.turns)
+
+    def ends(index: int) -> bool:
+        if not pieces[2 * index + 1] or STATE_OF[log.states[index + 1].phase] is not AwaitingModel:
+            return False
+        turn = log.turns[index]
+        return bool(turn.blocks[sent_places(turn, target.vendor)[-1]].admits_marker)
+
+    turns = ((len(log.turns[index].blocks), ends(index)) for index in reversed(range(length)))
+    marker = msgspec.json.encode(policy._marker(policy.ttl))
+    for back in marked_turns(turns, policy.points):
+        at = 2 * (length - back) - 1
+        pieces[at] = b'%b,"cache_control":%b}' % (pieces[at][:-1], marker)
     return pieces
 
 

@@ -47,7 +47,7 @@ class PrefixCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._ends: dict[bytes, float] = {}
+        self._ends: dict[bytes, tuple[float, float]] = {}  # when it ends, and for how long it is kept
 
     def usage(self, body: Json) -> Json:
         """What of a request was read and written, as the API reports it.
@@ -63,11 +63,13 @@ class PrefixCache:
                 at
                 for mark in marked
                 for at in range(max(0, mark - LOOK_BACK + 1), mark + 1)
-                if self._ends.get(blocks[at].digest, now) > now
+                if self._ends.get(blocks[at].digest, (now, 0))[0] > now
             ]
             read = max(seen, default=None)
-            for mark in marked:
-                self._ends[blocks[mark].digest] = now + (blocks[mark].seconds or 0)
+            for at in {*marked, *([] if read is None else [read])}:  # what is read lives on for as long again
+                end, kept_for = self._ends.get(blocks[at].digest, (now, 0))
+                seconds = max(blocks[at].seconds or 0, kept_for if end > now else 0)
+                self._ends[blocks[at].digest] = (now + seconds, seconds)
         hit = 0 if read is None else blocks[read].size
         kept = blocks[marked[-1]].size if marked else 0
         total = blocks[-1].size if blocks else 0

@@ -650,6 +650,7 @@ def _tail(request: _Request) -> Iterator[Fault]:
 # Cache markers.
 
 _MAX_MARKERS = 4
+_NO_AUTOMATIC = (*_BEDROCK, "vertex")  # reports of 2026; explicit markers are taken there
 
 
 def _cache(request: _Request) -> Iterator[Fault]:
@@ -658,6 +659,18 @@ def _cache(request: _Request) -> Iterator[Fault]:
     if (count := len(markers) + automatic) > _MAX_MARKERS:
         text = f"A maximum of {_MAX_MARKERS} blocks with cache_control may be provided. Found {count}."
         yield Fault("cache-max-4", text)
+    if automatic and request.platform in _NO_AUTOMATIC:
+        yield Fault("cache-auto-slot", "cache_control: Extra inputs are not permitted")
+    elif automatic and request.blocks:
+        ttls = {
+            each.get("ttl", "5m") for each in (request.body["cache_control"], _last_marker(request)) if each
+        }
+        if len(ttls) > 1:
+            yield Fault("cache-auto-slot", "cache_control: the last block has a marker with a different ttl")
+    for index, tool in enumerate(request.body.get("tools") or []):
+        if tool.get("defer_loading") and tool.get("cache_control"):
+            text = f"tools.{index}: a tool cannot have both defer_loading=true and cache_control set"
+            yield Fault("deferred-no-cache-control", text)
     short = False
     for at, block in markers:
         if block["cache_control"].get("ttl", "5m") == "5m":
@@ -669,6 +682,10 @@ def _cache(request: _Request) -> Iterator[Fault]:
         if block.get("text") == "":
             text = "cache_control cannot be set for empty text blocks"
             yield Fault("cache-not-on-empty-text", f"{at}.text: {text}")
+
+
+def _last_marker(request: _Request) -> Json | None:
+    return request.blocks[-1].value.get("cache_control")
 
 
 def _markers(request: _Request) -> Iterator[tuple[str, Json]]:
