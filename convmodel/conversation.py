@@ -587,7 +587,7 @@ CloseReason: TypeAlias = Literal["interrupted", "not_run", "lost"]
 CLOSING: dict[CloseReason, str] = {
     "interrupted": "The tool was interrupted before it gave a result. It may have had effects.",
     "not_run": "The tool was not run.",
-    "lost": "The tool ran, but its result was lost.",
+    "lost": "The result was lost. The tool may have had effects.",
 }
 """What a result made by `close` says, by reason."""
 
@@ -671,7 +671,7 @@ class AwaitingTools(_Conversation):
         """Answer all open calls with error results that say what happened. They are marked as synthetic.
 
         Args:
-            reason: `interrupted` (it may have had effects), `not_run`, or `lost` (it ran).
+            reason: `interrupted` (it may have had effects), `not_run`, or `lost` (its result is gone).
 
         Raises:
             ValidationError: `field-value` for another reason.
@@ -835,23 +835,30 @@ def _masked(turn: UserTurn, redactor: Redactor | None) -> UserTurn:
 
 
 def _masked_reply(
-    given: Reply | AssistantTurn, origin: Origin | None, redactor: Redactor
-) -> tuple[tuple[AssistantBlock, ...], Origin | None]:
-    """A reply without secrets. Thinking behind one would be refused by a model that binds it, so there it goes too."""
+    given: Reply | AssistantTurn, origin: Origin | None, unbroken: int | None, redactor: Redactor
+) -> tuple[tuple[AssistantBlock, ...], Origin | None, int | None]:
+    """A reply without secrets: its blocks, its origin, and how many blocks stand before the first that is missing.
+
+    Thinking behind a secret would be refused by a model that binds it, so there it goes too.
+    """
     require(redactor, Redactor, "redactor", "a Redactor")
     made = redactor.blocks(given.blocks)
     if not made.found:
-        return given.blocks, origin
+        return given.blocks, origin, unbroken
     first = next(
         at for at, (new, old) in enumerate(zip(made.blocks, given.blocks, strict=True)) if new is not old
     )
     behind = {at for at, block in enumerate(made.blocks) if at > first and type(block) in SIGNED}
     if isinstance(given, Reply) and not given.bound:  # kept, and known to be void wherever it is checked
         redactor.tell(made)
-        return made.blocks, attrs.evolve(origin, prefix=ALTERED) if behind and origin is not None else origin
+        if behind and origin is not None:
+            origin = attrs.evolve(origin, prefix=ALTERED)
+        return made.blocks, origin, unbroken
     kept = tuple(block for at, block in enumerate(made.blocks) if at not in behind)
     redactor.tell(Redacted(kept, made.found, tuple(map(BUILT.block, sorted(behind)))))
-    return kept, origin
+    if unbroken is not None:
+        unbroken -= sum(at < unbroken for at in behind)
+    return kept, origin, unbroken
 
 
 # ---------------------------------------------------------------- receiving
@@ -941,9 +948,9 @@ def _received(before: AwaitingModel, reply: Reply | AssistantTurn, redactor: Red
     origin = given.origin
     if origin is not None and origin.prefix is None:
         origin = attrs.evolve(origin, prefix=before.binding)
-    blocks = given.blocks
+    blocks, unbroken = given.blocks, given.unbroken if isinstance(given, Reply) else None
     if redactor is not None:
-        blocks, origin = _masked_reply(given, origin, redactor)
+        blocks, origin, unbroken = _masked_reply(given, origin, unbroken, redactor)
     if origin is not None and origin.vendor != "anthropic":
         blocks = _renamed(blocks, before)
     reason = origin.stop_reason if origin is not None else None
@@ -961,7 +968,6 @@ def _received(before: AwaitingModel, reply: Reply | AssistantTurn, redactor: Red
         why = "incomplete"
     elif becomes_turn:
         why = "thinking_last"
-    unbroken = given.unbroken if isinstance(given, Reply) else None
     kept = None if reason == "refusal" else _kept(before, blocks[:unbroken], origin)
     return Interrupted(why, before, kept, blocks[len(kept.blocks) if kept else 0 :])
 

@@ -13,7 +13,7 @@ import attrs
 
 from .anthropic import Target, message_map
 from .anthropic.faults import STATUSES, Fault, Named, Plan, fault_of, named_in
-from .anthropic.targets import judged, target_faults
+from .anthropic.targets import binds_prefix, judged, target_faults
 from .blocks import Document, Image, OpaqueBlock, ServerToolUse, Text, ToolResult
 from .conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation, Edit
 from .edits import Moved, OnThinking, Rewrite
@@ -84,7 +84,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
-        what = self._mended.done if self._mended is not None else "No edit of the history helps."
+        what = self._mended.done if self._mended is not None else "There is no edit to try."
         return f"{where}{self.says} {what}{f' [{self.rule}]' if self.rule else ''}"
 
 
@@ -109,7 +109,7 @@ def diagnose(
     >>> from convmodel import start
     >>> error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     >>> print(diagnose(error, start("Hello.")))
-    The service is overloaded; wait and try again. No edit of the history helps.
+    The service is overloaded; wait and try again. There is no edit to try.
     """
     text, status = _text_of(error)
     if target is not None and type(target) is not Target:
@@ -206,7 +206,9 @@ class _Case:
     def on_thinking(self) -> OnThinking:
         """What becomes of thinking that an edit voids."""
         target = self.target
-        checks = target is not None and target.model_facts.prefix_bound and target.on_stale == "refuse"
+        checks = (
+            target is not None and binds_prefix(target.model, target.platform) and target.on_stale == "refuse"
+        )
         return "strip_after" if checks else "keep"
 
     def mended(self, edit: Edit, done: str) -> Mended:
@@ -290,10 +292,9 @@ def _strip(case: _Case, turn: int, block: int) -> Mended | None:
     if not edit.voided:
         return None
     target = case.target
+    # A loop that has lost its thinking cannot go on with manual thinking.
     if target is not None and target.thinking_type == "enabled" and case.convo._state.loop is not None:
-        target = _without_manual(
-            target
-        )  # a loop that has lost its thinking cannot go on with manual thinking
+        target = _without_manual(target)
     done = f"{_counted(len(edit.voided), 'thinking block')} taken out."
     return Mended(edit.conversation, target, done, edit.voided)
 

@@ -46,12 +46,12 @@ SAID: dict[int, list[Json]] = {
     0: [
         thought("What is old may go — all of it."),
         {"type": "text", "text": "I'll clear the größten folders."},
-        calling("toolu_1", "/tmp/old", "/tmp/older"),
+        calling("toolu_1", "/srv/old", "/srv/older"),
         thought(),
         calling("toolu_2", "/var/cache/old"),
         calling("toolu_3", "/"),
     ],
-    3: [{"type": "text", "text": "One more."}, calling("toolu_4", "/tmp/oldest")],
+    3: [{"type": "text", "text": "One more."}, calling("toolu_4", "/srv/oldest")],
     4: [thought(), {"type": "text", "text": "Done."}],
 }
 EVENTS = to_events({"content": SAID[0]})

@@ -576,6 +576,16 @@ def test_what_is_kept_of_a_cut_reply_is_masked_too() -> None:
     assert cast("ToolUse", outcome.lost[0]).input["password"] == "[redacted:secret]"
 
 
+def test_what_stands_behind_a_hole_is_not_kept_where_thinking_before_it_goes() -> None:
+    blocks = (Text(ANTHROPIC_KEY), SECOND, Text("Before the hole."), Text("Behind it."))
+    reply = Reply(blocks, Origin(model="claude-opus-5-5"), complete=False, unbroken=3)
+    outcome = start("x").receive(reply, redactor=REDACTOR)
+    assert isinstance(outcome, Interrupted)
+    assert outcome.kept is not None
+    assert outcome.kept.blocks == (Text("[redacted:anthropic-key]"), Text("Before the hole."))
+    assert outcome.lost == (Text("Behind it."),)
+
+
 def test_a_reply_that_is_refused_is_not_lost() -> None:
     reply = Reply([CALL, CALL], Origin(stop_reason="tool_use"))
     with pytest.raises(InvalidReply) as caught:

@@ -56,7 +56,7 @@ def thought(signature: str = "sig") -> Json:
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
 INTERRUPTED = "The tool was interrupted before it gave a result. It may have had effects."
-LOST = "The tool ran, but its result was lost."
+LOST = "The result was lost. The tool may have had effects."
 
 
 def changes(made: Repaired) -> list[tuple[str, str, str]]:

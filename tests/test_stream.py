@@ -46,7 +46,7 @@ TEXT = {"type": "text", "text": "Grüße, 那."}
 THOUGHT = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
 HIDDEN = {"type": "thinking", "thinking": "", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
-CALL = {"type": "tool_use", "id": "toolu_1", "name": "rm", "input": {"paths": ["/tmp/a", "/"], "n": 10**30}}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "rm", "input": {"paths": ["/srv/a", "/"], "n": 10**30}}
 BARE = {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}}
 CITED = {
     "type": "text",
@@ -455,6 +455,18 @@ def test_what_is_no_event_breaks_the_stream_and_loses_nothing_that_has_come(even
     assert read(opened(0, TEXT), closed(0), reason(stop_reason="end_turn"), END, event).complete
 
 
+@pytest.mark.parametrize("event", [None, 3, 1.5, [], object(), True])
+def test_what_is_no_event_is_refused(event: Any) -> None:
+    stream = Accumulator()
+    for each in (BEGIN, opened(0, TEXT), closed(0)):
+        stream.feed(each)
+    with pytest.raises(ValidationError) as caught:
+        stream.feed(event)
+    assert [(fault.rule.id, fault.path) for fault in caught.value.violations] == [("field-type", "event")]
+    stream.feed(reason(stop_reason="end_turn"))
+    assert (stream.reply().blocks, stream.reply().complete) == ((Text(TEXT["text"]),), False)
+
+
 def test_a_message_of_another_party_is_no_reply() -> None:
     begin = {"type": "message_start", "message": message(stop_reason=None) | {"role": "user"}}
     reply = read_stream([begin, opened(0, TEXT), closed(0), reason(stop_reason="end_turn"), END])
@@ -487,6 +499,15 @@ def test_what_the_helper_shows_of_half_a_call_is_no_call(after: int) -> None:
     assert dropped(reply) == [("tool-use-input-object", "content[1].input")]
 
 
+def test_a_call_that_may_be_cut_is_named_by_its_place_in_the_message() -> None:
+    empty = {"type": "text", "text": ""}
+    reply = from_message({"role": "assistant", "content": [empty, CALL], "stop_reason": None}, TARGET)
+    assert dropped(reply) == [
+        ("adaptive-empty-separator", "content[0]"),
+        ("tool-use-input-object", "content[1].input"),
+    ]
+
+
 @pytest.mark.parametrize("events", [None, 3, {"type": "ping"}])
 def test_what_is_no_stream_is_refused(events: Any) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -517,8 +538,8 @@ def test_a_snapshot_is_nothing_that_a_turn_takes_and_shows_no_values() -> None:
         ("thinking", True, None),
         ("tool_use", False, "rm"),
     ]
-    assert "/tmp" in shown[1].text
-    assert "/tmp" not in repr(shown)
+    assert "/srv" in shown[1].text
+    assert "/srv" not in repr(shown)
     with pytest.raises(ValidationError):
         start("x").assistant(cast("Any", shown[0]))
 

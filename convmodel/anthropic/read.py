@@ -148,12 +148,15 @@ def read_reply(
     origin = _origin(data, target, reading)
     blocks: list[AssistantBlock] = []
     whole: int | None = None
+    place = 0
     for at, raw in enumerate(content):
         before = len(reading.violations)
         block = _reply_block(raw, origin.vendor, reading, f"content[{at}]")
         if whole is None and (at == unbroken or len(reading.violations) > before):
             whole = len(blocks)
-        blocks += [] if block is None else [block]
+        if block is not None:
+            blocks.append(block)
+            place = at
     if whole is None and unbroken is not None:
         whole = len(blocks)
     last = blocks[-1] if blocks and whole is None else None
@@ -163,8 +166,7 @@ def read_reply(
     ):
         # Where the service has cut the reply, a call without arguments is one whose arguments did not come. Where it has
         # not said why it stopped, half an input may pass for a whole one: so the SDK's helper shows a stream that broke.
-        where = f"content[{len(blocks) - 1}].input"
-        reading.drop(TOOL_USE_INPUT, where, f"a `{last.type}` that may have been cut", "It was left out.")
+        reading.drop(TOOL_USE_INPUT, f"content[{place}].input", f"a `{last.type}` that may have been cut", "It was left out.")
         blocks.pop()
         whole = len(blocks)
     complete = whole is None and origin.stop_reason is not None and not reading.violations
@@ -213,9 +215,7 @@ def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> Assis
     cls = class_of(data)
     if cls is None or tag not in WIRE_BLOCKS:
         sent = mapping(raw) or data
-        if (
-            tag in WIRE_BLOCKS
-        ):  # a call of a new server tool, whose nulls mean nothing as in every known block
+        if tag in WIRE_BLOCKS:  # a call of a new server tool: its nulls mean nothing, as in every known block
             sent = {key: value for key, value in sent.items() if value is not None}
         return cast("AssistantBlock | None", _read_opaque(sent, reading, path))
     if cls is Text and data.get("text") == "":
@@ -363,14 +363,19 @@ class _History:
         )
 
 
-def _read(
+def read_wire(
     messages: object,
-    system: object,
-    tools: object,
-    origins: Mapping[int, Origin] | None,
-    target: Target | None,
-    stage: str,
-) -> tuple[Conversation | None, list[Violation]]:
+    system: object = None,
+    tools: object = None,
+    origins: Mapping[int, Origin] | None = None,
+    target: Target | None = None,
+    stage: str = "hold",
+) -> tuple[Conversation | None, tuple[Violation, ...]]:
+    """What `check` and `parse` give, of one reading: the conversation that turns make, if they all do, and all faults."""
+    require(target, (Target, type(None)), "target", "a Target")
+    if not isinstance(cast("object", stage), str) or stage not in ("hold", "send"):
+        found, fix = f"the stage {quoted(stage)}", "Use 'hold' or 'send'."
+        raise ValidationError([Violation(FIELD_VALUE, "stage", found, fix)])
     known = {} if origins is None else origins
     require(known, Mapping, "origins", "a mapping of origins")
     for index, origin in known.items():
@@ -380,7 +385,7 @@ def _read(
         messages, faults = decode(messages)
         reading.violations.extend(faults)
         if faults and messages is None:
-            return None, reading.violations
+            return None, tuple(reading.violations)
     body = None if isinstance(messages, (list, tuple)) else mapping(messages)
     if body is not None and "messages" in body:
         messages = body["messages"]
@@ -390,7 +395,7 @@ def _read(
         reading.fault(
             CONTENT_TYPE, "messages", f"{described(messages)} where a list is due", "Pass a list of messages."
         )
-        return None, reading.violations
+        return None, tuple(reading.violations)
     preamble = read_preamble(system, tools, reading)
     history = _History(preamble, reading, known)
     for index, raw in enumerate(cast("list[object]", messages)):
@@ -412,7 +417,7 @@ def _read(
         reading.violations.extend(target_faults(seen, target, WIRE))
     if stage == "send":
         reading.violations.extend(tail_faults(seen, target, WIRE))
-    return convo, sorted(reading.violations, key=_place)
+    return convo, tuple(sorted(reading.violations, key=_place))
 
 
 def _place(fault: Violation) -> tuple[int, ...]:
@@ -465,11 +470,7 @@ def check(
     >>> [str(v) for v in check([{"role": "user", "content": ""}])]
     ['messages[0].content: no content. Add content, or leave the turn out. [user-content-nonempty]']
     """
-    require(target, (Target, type(None)), "target", "a Target")
-    if not isinstance(cast("object", stage), str) or stage not in ("hold", "send"):
-        found, fix = f"the stage {quoted(stage)}", "Use 'hold' or 'send'."
-        raise ValidationError([Violation(FIELD_VALUE, "stage", found, fix)])
-    return tuple(_read(messages, system, tools, origins, target, stage)[1])
+    return read_wire(messages, system, tools, origins, target, stage)[1]
 
 
 def parse(
@@ -493,7 +494,7 @@ def parse(
     >>> parse([{"role": "user", "content": "Hello."}])
     AwaitingModel(<1 turn>, last=UserTurn([Text('Hello.')]))
     """
-    convo, violations = _read(messages, system, tools, origins, None, "hold")
+    convo, violations = read_wire(messages, system, tools, origins)
     if violations or convo is None:
         raise ValidationError(violations)
     return convo

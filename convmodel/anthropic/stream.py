@@ -235,11 +235,14 @@ class Accumulator:
         """Take one more event.
 
         Passed over is what is no part of the response: pings, events of new kinds, what the SDK's helpers add, and
-        everything behind the end. What is no event breaks the stream: what has come before is not lost for it.
+        everything behind the end.
 
         Args:
             event: An event of the SDK (of `messages.create(stream=True)` or of its helper stream), its JSON as a mapping,
                 bytes of the event stream, split anywhere, or a line of its text.
+
+        Raises:
+            ValidationError: `field-type` for what is no event. It breaks the stream; `reply` has what came before.
         """
         given: object = event
         if isinstance(given, (bytes, bytearray, memoryview, str)):
@@ -247,8 +250,10 @@ class Accumulator:
                 self._take(data)
         elif isinstance(given, Mapping) or hasattr(type(given), "model_fields_set"):
             self._take(given)
-        elif not self._ended:
-            self._break(f"{described(given)} where an event is due", STREAM_ORDER)
+        else:
+            if not self._ended:
+                self._break(f"{described(given)} where an event is due", STREAM_ORDER)
+            require(given, (), "event", "an event")
 
     @property
     def snapshot(self) -> tuple[Partial, ...]:
@@ -517,7 +522,10 @@ def read_stream(events: Iterable[Event], target: Target | None = None) -> Reply:
         given = (given,)
     try:
         for event in given:
-            stream.feed(event)
+            try:
+                stream.feed(event)
+            except ValidationError:  # it is no event, and the end of what can be read
+                break
     except Exception as error:
         if not _is_transport(error):
             raise
@@ -543,7 +551,10 @@ async def aread_stream(events: AsyncIterable[Event], target: Target | None = Non
     stream, broken = Accumulator(target), None
     try:
         async for event in events:
-            stream.feed(event)
+            try:
+                stream.feed(event)
+            except ValidationError:
+                break
     except Exception as error:
         if not _is_transport(error):
             raise

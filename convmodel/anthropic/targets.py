@@ -18,7 +18,7 @@ from ..blocks import Text
 from ..conversation import AwaitingModel, AwaitingTools, AwaitingUser, Conversation
 from ..edits import PREFIX_BOUND
 from ..errors import BUILT, Place, Rule, ValidationError, Violation, quoted
-from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described
+from ..fields import FIELD_TYPE, FIELD_VALUE, Choice, Json, described, require
 from ..jsonvalue import JsonObject, freeze, is_text
 from ..log import Thinker, thinker
 from ..machine import Calls, Phase, State
@@ -568,12 +568,6 @@ def _unread(who: Thinker, target: Target) -> StaleReason | None:
     return None
 
 
-def _due(value: object, cls: type | tuple[type, ...], path: str, what: str) -> None:
-    if not isinstance(value, cls):
-        found = f"{described(value)} where {what} is due"
-        raise ValidationError([Violation(FIELD_TYPE, path, found, f"Pass {what}.")])
-
-
 StaleReason: TypeAlias = Literal[
     "foreign_vendor",
     "organization_binding_mismatch",
@@ -627,8 +621,8 @@ def stale_thinking(conversation: Conversation, target: Target) -> tuple[StaleThi
     >>> stale_thinking(conversation([UserTurn("Hello."), thought]), Target("claude-haiku-5-5"))
     (StaleThinking(turn=1, block=0, reason='model_binding_mismatch'),)
     """
-    _due(conversation, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
-    _due(target, Target, "target", "a Target")
+    require(conversation, (AwaitingUser, AwaitingModel, AwaitingTools), "conversation", "a conversation")
+    require(target, Target, "target", "a Target")
     log, turns = conversation._log, conversation.turns
     reasons: dict[int, StaleReason] = {}
     unsigned: set[int] = set()

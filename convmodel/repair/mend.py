@@ -8,11 +8,13 @@ from typing import Any, Literal, cast
 import attrs
 import msgspec
 
-from ..anthropic import Target, check, parse
+from ..anthropic import Target
+from ..anthropic.read import read_wire
 from ..blocks import UnsignedThinking
 from ..conversation import Conversation, conversation
 from ..declared import SENT
 from ..edits import PREFIX_BOUND
+from ..errors import Violation
 from ..fields import BROKEN, Reading, mapping, read_value, require, thawed
 from ..jsonvalue import decode
 from ..markers import CACHE_MAX, CACHE_ORDER
@@ -71,10 +73,8 @@ def repair(
         messages = body["messages"]
         system = body.get("system") if system is None else system
         tools = body.get("tools") if tools is None else tools
-    common: dict[str, Any] = {"tools": tools, "target": target, "stage": stage}
-    found = check(messages, system=system, origins=origins, **common)
+    valid, found = read_wire(messages, system, tools, origins, target, stage)
     if not found:
-        valid = parse(cast("Any", messages), system=system, tools=tools, origins=origins)
         wire = thawed(messages)
         return Repaired(valid, wire, system, sources=tuple(range(len(wire))))
     if not isinstance(messages, (list, tuple)):
@@ -83,13 +83,13 @@ def repair(
     read_rows(work, list(cast("Iterable[object]", messages)), origins or {})
     for work.defect, each in PASSES:
         each(work)
-    made = _judged(work, common)
+    made, left = _judged(work, tools)
     actions = attrs.asdict(policy)
     refused = tuple(change for change in work.changes if actions[change.defect] == "refuse")
     if refused:
         return Repaired(None, None, system, unrepaired=found, refused=refused)
-    if isinstance(made, tuple):
-        return Repaired(None, None, work.system, tuple(work.changes), made)
+    if made is None or left:
+        return Repaired(None, None, work.system, tuple(work.changes), left)
     wire = [
         thawed(messages[message.index]) if message.index is not None and message.untouched else data
         for message, data in zip(work.messages, _written(work)[0], strict=True)
@@ -100,20 +100,23 @@ def repair(
     return Repaired(_whole(made, work), wire, work.system, tuple(work.changes), sources=sources)
 
 
-def _judged(work: Work, common: dict[str, Any]) -> Conversation | tuple[Any, ...]:
-    """The conversation that a history makes after the passes, or what is still wrong with it."""
-    wire, known = _written(work)
-    found = check(wire, system=work.system, origins=known, **common)
+def _judged(work: Work, tools: object) -> tuple[Conversation | None, tuple[Violation, ...]]:
+    """The conversation that a history makes after the passes, and what is still wrong with it."""
+
+    def read() -> tuple[Conversation | None, tuple[Violation, ...]]:
+        wire, known = _written(work)
+        return read_wire(wire, work.system, tools, known, work.target, work.stage)
+
+    made, found = read()
     if any(fault.rule in (CACHE_MAX, CACHE_ORDER) for fault in found):
         _unmark(work)
-        found = check(wire, system=work.system, origins=known, **common)
+        made, found = read()
     stale = next((fault.path for fault in found if fault.rule == PREFIX_BOUND), None)
     if stale is not None:
         work.defect = "thinking"
         unbind(work, int(stale.split("[")[1].split("]")[0]))
-        wire, known = _written(work)
-        found = check(wire, system=work.system, origins=known, **common)
-    return found or parse(wire, system=work.system, tools=common["tools"], origins=known)
+        made, found = read()
+    return made, found
 
 
 def _written(work: Work) -> tuple[list[Any], dict[int, Origin]]:
@@ -138,9 +141,15 @@ def _unmark(work: Work) -> None:
 def _whole(made: Conversation, work: Work) -> Conversation:
     """The conversation with what the wire does not have: marks of made results, and thinking that is not the target's."""
     turns = list(made.turns)
-    for index, message in enumerate(work.messages):
-        if any(piece.synthetic or piece.unsent for piece in message.pieces):
-            turns[index] = _whole_turn(turns[index].blocks, message)
+    marked = [
+        (index, message)
+        for index, message in enumerate(work.messages)
+        if any(piece.synthetic or piece.unsent for piece in message.pieces)
+    ]
+    if not marked:
+        return made
+    for index, message in marked:
+        turns[index] = _whole_turn(turns[index].blocks, message)
     return conversation(turns, system=made.preamble.system, tools=made.preamble.tools)
 
 

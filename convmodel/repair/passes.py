@@ -16,6 +16,7 @@ from ..anthropic.targets import (
     TRAILING_WHITESPACE,
     UNSIGNED_FOREIGN,
     USER_CITATIONS,
+    binds_prefix,
 )
 from ..blocks import (
     ERROR_TEXT_ONLY,
@@ -621,7 +622,7 @@ def _void(work: Work) -> None:
     (Preserved thinking, API documentation). Where an origin says what that was, `check` compares; else the history as it
     was given is what is known.
     """
-    if work.target is None or not work.target.model_facts.prefix_bound:
+    if work.target is None or not binds_prefix(work.target.model, work.target.platform):
         return
     expected: dict[int, int] = {}  # how many other blocks stood before each block
     count = 0
