@@ -273,8 +273,8 @@ class _Edit:
         """New content, by record."""
         self.parents: dict[int, str | None] = {}
         """New parents, by record."""
-        self.dropped: set[str] = set()
-        """The uuids of records that go."""
+        self.dropped: set[int] = set()
+        """The records that go. Another one may have the uuid of one of them, and stays."""
         self.made: dict[int, list[dict[str, Any]]] = {}
         """New records, by the record that they follow."""
         self.places = {at: place for place, at in enumerate(session.chain)}
@@ -284,7 +284,7 @@ class _Edit:
         for index, (group, given) in enumerate(zip(self.session.groups, self.session.messages, strict=True)):
             message = made.get(index)
             if message is None:
-                self.dropped.update(_uuid(self.rows[at]) for at in group)
+                self.dropped.update(group)
             elif message == given:
                 continue
             elif len(group) == 1:
@@ -314,35 +314,35 @@ class _Edit:
             shares = {at: blocks if at == kept else [] for at in group}
         for at, share in shares.items():
             if not share and at != kept:
-                self.dropped.add(_uuid(self.rows[at]))
+                self.dropped.add(at)
             elif share != self.session._blocks(at):
                 self.contents[at] = share
 
     def link(self) -> None:
         """Hang the children of records that go on the next one above that stays."""
-        if not self.dropped:
-            return
-        above = {_uuid(row): _parent(row) for row in self.rows if _uuid(row) in self.dropped}
+        above: dict[str | None, str | None] = {
+            _uuid(self.rows[at]): _parent(self.rows[at]) for at in self.dropped
+        }
         found: dict[str | None, str | None] = {}
         for at, row in enumerate(self.rows):
             parent = _parent(row)
-            if parent is None or parent not in self.dropped:
+            if parent not in above or at in self.dropped:
                 continue
             way: dict[str | None, None] = {}
             up: str | None = parent
-            while up in self.dropped and up not in found and up not in way:
+            while up in above and up not in found and up not in way:
                 way[up] = None
-                up = above.get(up)
+                up = above[up]
             end = None if up in way else found.get(up, up)
             found.update(dict.fromkeys(way, end))
-            self.parents[at] = end
-        response: tuple[int, ...] = ()
+            self.parents[at] = None if end == _uuid(row) else end
+        response: list[int] = []
         for group in self.session.groups:
-            left = [at for at in response if _uuid(self.rows[at]) not in self.dropped]
-            if group[0] not in self.places and group[0] in self.parents and left:
-                self.parents[group[0]] = _uuid(self.rows[left[-1]])
-            if _response_id(self.rows[group[0]]) is not None:
-                response = group
+            left = [at for at in group if at not in self.dropped]
+            if group[0] not in self.places and group[0] in self.parents and response:
+                self.parents[group[0]] = _uuid(self.rows[response[-1]])
+            if left and _response_id(self.rows[group[0]]) is not None:
+                response = left
 
     def insert(self, messages: Sequence[Any], sources: Sequence[int | None]) -> None:
         """Make records of new messages, each between its neighbours on the chain."""
@@ -353,7 +353,7 @@ class _Edit:
                 places = [
                     self.places[at]
                     for at in self.session.groups[source]
-                    if at in self.places and _uuid(self.rows[at]) not in self.dropped
+                    if at in self.places and at not in self.dropped
                 ]
                 tip = None if places and max(places) > place else tip
                 place = max([place, *places])
@@ -372,22 +372,19 @@ class _Edit:
             self.made.setdefault(before, []).append(record)
             tip = id
             after = place + 1
-            while after < len(self.session.chain) and _uuid(self._row(after)) in self.dropped:
+            while after < len(self.session.chain) and self.session.chain[after] in self.dropped:
                 after += 1
             if after < len(self.session.chain):
                 self.parents[self.session.chain[after]] = id
-
-    def _row(self, place: int) -> Any:
-        return self.rows[self.session.chain[place]]
 
     def text(self, text: str, spans: Sequence[Span]) -> str:
         """The file as it is with all of that."""
         plain, ends = text.isascii(), [end for end in ("\r\n", "\n", "\r") if end in text]
         pieces: list[Piece] = []
         changed = self.contents.keys() | self.parents.keys()
-        for at, row in enumerate(self.rows):
+        for at in range(len(self.rows)):
             line = text[slice(*spans[at])]
-            if _uuid(row) not in self.dropped:
+            if at not in self.dropped:
                 pieces.append((at, self._line(at, line, plain) if at in changed else None))
             pieces += [(None, spelled(record, line, ascii_only=plain)) for record in self.made.get(at, ())]
         return spliced(text, spans, pieces, ends[0] if ends else "\n")

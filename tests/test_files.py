@@ -406,6 +406,38 @@ def test_what_does_not_hang_together_is_named_and_the_rest_is_mended(name: str, 
     assert roles(mended(file.data)) == [("user", "x"), ("assistant", ["y"]), ("user", "z")]
 
 
+def test_a_record_that_goes_takes_no_other_of_its_uuid_along() -> None:
+    file = Records()
+    file.add("1", None, "user", "x")
+    file.add("3", "1", "user", "a branch that was given up")
+    file.add("2", "1", "assistant", [text("y")], id="m1")
+    file.add("3", "2", "user", "")
+    file.add("4", "3", "user", "z")
+    made = mended(file.data).decode().splitlines()
+    assert made == [*file.lines[:3], file.lines[4].replace('"parentUuid":"3"', '"parentUuid":"2"')]
+
+
+def test_no_record_becomes_its_own_parent() -> None:
+    file = Records()
+    file.add("1", "2", "user", "x")
+    file.add("2", "1", "user", "")
+    made = mended(file.data).decode().splitlines()
+    assert made == [file.lines[0].replace('"parentUuid":"2"', '"parentUuid":null')]
+    assert read_history(mended(file.data)).notes == ()
+
+
+def test_a_result_beside_the_chain_hangs_on_a_response_that_stays() -> None:
+    file = Records()
+    file.add("1", None, "user", "x")
+    file.add("2", "1", "assistant", [call("a")], id="m1")
+    file.add("p", "2", "progress", data={})
+    file.add("3", "p", "assistant", [text("")], id="m2")
+    file.add("4", "3", "user", [result("a")])
+    file.add("5", "3", "user", "y")
+    assert roles(file.data)[2:] == [("assistant", [None]), ("user", ["a"]), ("user", "y")]
+    assert roles(mended(file.data)) == [("user", "x"), ("assistant", ["a"]), ("user", ["a"]), ("user", "y")]
+
+
 def test_a_write_that_was_cut_off_is_named_and_left() -> None:
     data = parallel().data
     cut = data + data[:40]

@@ -166,7 +166,12 @@ def read_reply(
     ):
         # Where the service has cut the reply, a call without arguments is one whose arguments did not come. Where it has
         # not said why it stopped, half an input may pass for a whole one: so the SDK's helper shows a stream that broke.
-        reading.drop(TOOL_USE_INPUT, f"content[{place}].input", f"a `{last.type}` that may have been cut", "It was left out.")
+        reading.drop(
+            TOOL_USE_INPUT,
+            f"content[{place}].input",
+            f"a `{last.type}` that may have been cut",
+            "It was left out.",
+        )
         blocks.pop()
         whole = len(blocks)
     complete = whole is None and origin.stop_reason is not None and not reading.violations
