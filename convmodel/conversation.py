@@ -293,7 +293,7 @@ class _Conversation:
         Args:
             summary: Text, or the blocks of the user turn.
             before: The index of the first turn that stays; one in the middle of a round stays with all of its round. None
-                keeps nothing but a round that is still open.
+                keeps what the model has not answered: what the user said last, or the round that is still open.
             on_thinking: What becomes of thinking that this voids.
 
         Raises:
@@ -302,9 +302,16 @@ class _Conversation:
         >>> start("Hello.").assistant("Hi.").compact("We have greeted each other.").conversation
         AwaitingModel(<1 turn>, last=UserTurn([Text('We have greeted each other.')]))
         """
-        before = self._place(self._length if before is None else before, "before")
+        before = self._unanswered() if before is None else self._place(before, "before")
         turn = UserTurn(user_blocks(summary))
         return self._edited(compacted(self._log, self._length, before, turn), on_thinking)
+
+    def _unanswered(self) -> int:
+        """The index of the first turn that the model has not answered."""
+        at = self._length
+        while at and self._log.turns[at - 1].role != "assistant":
+            at -= 1
+        return at
 
     def with_system(self, system: SystemPrompt, *, on_thinking: OnThinking = "refuse") -> "Edit":
         """With another system prompt. `AwaitingModel.system` gives an instruction that voids nothing.

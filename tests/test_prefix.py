@@ -277,6 +277,21 @@ def test_compacting_keeps_the_open_round() -> None:
     assert empty(system="s").compact("Hello.").conversation == start("Hello.", system="s")
 
 
+def test_compacting_keeps_what_the_model_has_not_answered() -> None:
+    asked = two_rounds().user("once more").user("please")
+    edit = asked.compact("They looked twice.")
+    assert (edit.voided, roles(edit.conversation)) == ((), "uuu")
+    assert edit.conversation.turns[1:] == asked.turns[6:]
+    called = asked.receive(AssistantTurn([ToolUse("toolu_3", "look", {})], Origin(stop_reason="tool_use")))
+    assert isinstance(called, AwaitingTools)
+    answered = called.close("lost").user("and?")
+    kept = answered.compact("They looked twice.").conversation
+    assert kept.turns[1:] == answered.turns[8:]
+    assert answered.compact("All of it.", before=len(answered.turns)).conversation == start(
+        "All of it.", tools=[LOOK]
+    )
+
+
 def test_synthetic_marks_origins_and_everything_else_survive() -> None:
     convo = two_rounds()
     for edit in (

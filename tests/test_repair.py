@@ -227,6 +227,106 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
             ],
             id="types and ids that are no text: one call and one result are a pair",
         ),
+        *(
+            pytest.param(
+                [
+                    user("x"),
+                    model(call(id)),
+                    user("y"),
+                    model(call(id)),
+                    user(result(id)),
+                    model("z"),
+                    user(result(id, "2"), "w"),
+                ],
+                [
+                    user("x"),
+                    model(call(one)),
+                    user(result(one, "2"), "y"),
+                    model(call(two)),
+                    user(result(two)),
+                    model("z"),
+                    user("w"),
+                ],
+                [
+                    *((f"messages[{at}].content[0].id", rule, "renamed") for at in renamed),
+                    ("messages[6].content[0]", "tool-use-answered-next", "moved"),
+                ],
+                id=f"{what} used again: a result beside its call, and one that came late",
+            )
+            for id, one, two, rule, renamed, what in [
+                ("a", "a", "a_2", "tool-use-id-unique", (3,), "an id"),
+                ("f:0", "f_0", "f_0_2", "tool-use-id-pattern", (1, 3), "an illegal id"),
+            ]
+        ),
+        *(
+            pytest.param(
+                [
+                    user("x"),
+                    model(call(id)),
+                    user("y"),
+                    model(call(id)),
+                    user("z"),
+                    model("w"),
+                    user(result(id, "1")),
+                    model("v"),
+                    user(result(id, "2"), "u"),
+                ],
+                [
+                    user("x"),
+                    model(call(one)),
+                    user(result(one, "1"), "y"),
+                    model(call(two)),
+                    user(result(two, "2"), "z"),
+                    model("w"),
+                    model("v"),
+                    user("u"),
+                ],
+                [
+                    *((f"messages[{at}].content[0].id", rule, "renamed") for at in renamed),
+                    ("messages[6].content[0]", "tool-use-answered-next", "moved"),
+                    ("messages[8].content[0]", "tool-use-answered-next", "moved"),
+                    ("messages[6]", "user-content-nonempty", "dropped"),
+                ],
+                id=f"{what} used again: results that came late, each for the first call that waits",
+            )
+            for id, one, two, rule, renamed, what in [
+                ("a", "a", "a_2", "tool-use-id-unique", (3,), "an id"),
+                ("f:0", "f_0", "f_0_2", "tool-use-id-pattern", (1, 3), "an illegal id"),
+            ]
+        ),
+        pytest.param(
+            [user("x"), model(call(""), call("", {"n": 2})), user(result(""), "y")],
+            [
+                user("x"),
+                model(call("call"), call("call_2", {"n": 2})),
+                user(
+                    result("call", INTERRUPTED, is_error=True),
+                    result("call_2", INTERRUPTED, is_error=True),
+                    "y",
+                ),
+            ],
+            [
+                ("messages[1].content[0].id", "tool-use-id-pattern", "renamed"),
+                ("messages[1].content[1].id", "tool-use-id-pattern", "renamed"),
+                ("messages[1].content[0]", "tool-use-answered-next", "added"),
+                ("messages[1].content[1]", "tool-use-answered-next", "added"),
+                ("messages[2].content[0]", "tool-result-has-use", "dropped"),
+            ],
+            id="two calls without an id and one result: which of them it answers, nothing says",
+        ),
+        pytest.param(
+            [user("x"), model(call(""), call("", {"n": 2})), user(result(""), result("", "2"))],
+            [
+                user("x"),
+                model(call("call"), call("call_2", {"n": 2})),
+                user(result("call"), result("call_2", "2")),
+            ],
+            [
+                ("messages[1].content[0].id", "tool-use-id-pattern", "renamed"),
+                ("messages[1].content[1].id", "tool-use-id-pattern", "renamed"),
+            ],
+            id="as many results as calls without an id",
+        ),
     ],
 )
 def test_a_broken_history_is_mended(messages: list[Json], mended: list[Json], done: Any) -> None:

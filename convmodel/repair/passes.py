@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from ..anthropic.read import EMPTY_SEPARATOR, TURNS, WIRE_BLOCKS
@@ -209,65 +210,88 @@ def _cut_calls(work: Work) -> None:
 
 
 def _ids(work: Work) -> None:
-    """Illegal ids are rewritten on both sides; a call with an id that was used before gets another one, with its result."""
+    """Illegal ids are rewritten on both sides; a call with an id that was used before gets another one, with its result.
+
+    A result belongs to the call beside it. One that comes later belongs to the first call of its id that waits for one.
+    """
     seen: set[str] = set()
-    renamed: dict[str, str] = {}
+    paired: set[int] = set()
+    first: dict[str, str] = {}
+    waiting: dict[str, deque[str]] = {}
     runs = list(work.runs())
     for at, (role, run) in enumerate(runs):
+        if role == "user":
+            for piece in _results_of(run):
+                waits = waiting.get(piece.data["tool_use_id"])
+                if id(piece) not in paired and waits:
+                    paired.add(id(piece))
+                    _readdress(piece, waits.popleft())
         if role != "assistant":
             continue
         answers = next((other for kind, other in runs[at + 1 : at + 3] if kind == "user"), [])
-        results: dict[Any, list[Piece]] = {}
-        for message in answers:
-            for piece in message.results:
-                results.setdefault(piece.data.get("tool_use_id"), []).append(piece)
-        by_id: dict[Any, list[tuple[Message, Piece]]] = {}
+        beside: dict[str, list[Piece]] = {}
+        for piece in _results_of(answers):
+            beside.setdefault(piece.data["tool_use_id"], []).append(piece)
+        calls: dict[str, list[tuple[Message, Piece]]] = {}
         for message in run:
             for piece in message.calls:
-                by_id.setdefault(piece.data.get("id"), []).append((message, piece))
-        for id, calls in by_id.items():
-            _rename(work, id, calls, results.get(id, []), seen, renamed)
-    for message in work.messages:
-        for piece in message.results:
-            id = piece.data.get("tool_use_id")
-            if isinstance(id, str) and id in renamed and not _legal(id):
-                piece.data["tool_use_id"], piece.rewritten = renamed[id], True
+                calls.setdefault(piece.data["id"], []).append((message, piece))
+        for name, same in calls.items():
+            results = beside.get(name, [])
+            new = _renamed(work, _without_copies(work, same, results), seen)
+            if not name and len(new) != len(results):
+                continue  # which of them the results answer, nothing says
+            if name:
+                first.setdefault(name, new[0])
+            waiting.setdefault(name, deque()).extend(new[len(results) :])
+            for n, piece in enumerate(results):
+                paired.add(id(piece))
+                _readdress(piece, new[n] if n < len(new) else new[0])
+    for piece in _results_of(work.messages):
+        name = piece.data["tool_use_id"]
+        if id(piece) not in paired and name in first and not _legal(name):
+            _readdress(piece, first[name])
 
 
-def _legal(id: object) -> bool:
-    return isinstance(id, str) and re.fullmatch(r"[a-zA-Z0-9_-]+", id) is not None
+def _results_of(messages: Iterable[Message]) -> Iterator[Piece]:
+    return (piece for message in messages for piece in message.results)
 
 
-def _rename(
-    work: Work,
-    id: Any,
-    calls: list[tuple[Message, Piece]],
-    results: list[Piece],
-    seen: set[str],
-    renamed: dict[str, str],
-) -> None:
-    first = calls[0][1]
-    copies = [(message, piece) for message, piece in calls[1:] if piece.data == first.data]
-    if len(copies) == len(calls) - 1 and len(results) < len(calls):
-        for _, copy in copies:
-            work.note(copy.path, ID_UNIQUE, "dropped", "a copy", before=copy.line)
-        _take_out(copies)
-        calls = calls[:1]
-    for n, (_, piece) in enumerate(calls):
+def _readdress(result: Piece, id: str) -> None:
+    if result.data["tool_use_id"] != id:
+        result.data["tool_use_id"], result.rewritten = id, True
+
+
+def _legal(id: str) -> bool:
+    return re.fullmatch(r"[a-zA-Z0-9_-]+", id) is not None
+
+
+def _without_copies(work: Work, calls: list[tuple[Message, Piece]], results: list[Piece]) -> list[Piece]:
+    """The calls of one id in one response. Of calls that say the same, with fewer results, one is left."""
+    (_, one), *others = calls
+    if len(results) >= len(calls) or any(piece.data != one.data for _, piece in others):
+        return [piece for _, piece in calls]
+    for _, copy in others:
+        work.note(copy.path, ID_UNIQUE, "dropped", "a copy", before=copy.line)
+    _take_out(others)
+    return [one]
+
+
+def _renamed(work: Work, calls: list[Piece], seen: set[str]) -> list[str]:
+    """The ids that the calls of one id have from here on."""
+    ids: list[str] = []
+    for piece in calls:
+        id = piece.data["id"]
         if _legal(id) and id not in seen:
-            seen.add(id)
-            continue
-        wish = re.sub(r"[^a-zA-Z0-9_-]", "_", id) if isinstance(id, str) and id else "call"
-        new = work.fresh(wish)
-        piece.data["id"] = new
+            new = id
+        else:
+            new = work.fresh(re.sub(r"[^a-zA-Z0-9_-]", "_", id) or "call")
+            piece.data["id"] = new
+            rule = ID_UNIQUE if _legal(id) else TOOL_USE_ID
+            work.rewrite(piece, join(piece.path, "id"), rule, quoted(id), now=quoted(new), kind="renamed")
         seen.add(new)
-        rule = ID_UNIQUE if _legal(id) else TOOL_USE_ID
-        work.rewrite(piece, join(piece.path, "id"), rule, quoted(id), now=quoted(new), kind="renamed")
-        if isinstance(id, str):
-            renamed.setdefault(id, new)
-        if n < len(results) or len(results) == 1 == len(calls):
-            result = results[min(n, len(results) - 1)]
-            result.data["tool_use_id"], result.rewritten = new, True
+        ids.append(new)
+    return ids
 
 
 def _take_out(doomed: list[tuple[Message, Piece]]) -> None:
