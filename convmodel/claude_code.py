@@ -127,7 +127,7 @@ class Session:
         edit = _Edit(self)
         edit.contents_of(dict(zip(sources, messages, strict=True)))
         edit.link()
-        edit.insert(messages, sources)
+        edit.order(messages, sources)
         return edit.text(text, spans)
 
 
@@ -336,46 +336,56 @@ class _Edit:
             end = None if up in way else found.get(up, up)
             found.update(dict.fromkeys(way, end))
             self.parents[at] = None if end == _uuid(row) else end
-        response: list[int] = []
-        for group in self.session.groups:
-            left = [at for at in group if at not in self.dropped]
-            if group[0] not in self.places and group[0] in self.parents and response:
-                self.parents[group[0]] = _uuid(self.rows[response[-1]])
-            if left and _response_id(self.rows[group[0]]) is not None:
-                response = left
 
-    def insert(self, messages: Sequence[Any], sources: Sequence[int | None]) -> None:
-        """Make records of new messages, each between its neighbours on the chain."""
+    def order(self, messages: Sequence[Any], sources: Sequence[int | None]) -> None:
+        """Put all messages in a row: new ones, and results that would be read elsewhere, go on the chain.
+
+        Beside the chain stay the results right behind the response that they hang on, in the order of the file.
+        """
         taken = {_uuid(row) for row in self.rows}
-        place, tip = -1, None
+        place, tip, hung = -1, None, -1
+        response: list[int] = []
         for message, source in zip(messages, sources, strict=True):
-            if source is not None:
-                places = [
-                    self.places[at]
-                    for at in self.session.groups[source]
-                    if at in self.places and at not in self.dropped
-                ]
-                tip = None if places and max(places) > place else tip
+            group = () if source is None else self.session.groups[source]
+            left = [at for at in group if at not in self.dropped]
+            places = [self.places[at] for at in left if at in self.places]
+            if places:
+                tip = None if max(places) > place else tip
                 place = max([place, *places])
+                response, hung = left if _response_id(self.rows[left[0]]) is not None else [], -1
+                continue
+            if left and response and left[0] > hung:
+                hung = left[0]
+                if hung in self.parents:  # it hung on a record that goes
+                    self.parents[hung] = _uuid(self.rows[response[-1]])
                 continue
             if place < 0:
                 raise UnwritableError("a message in front of all others")
+            response = []
             before = self.session.chain[place]
             tip = tip or _uuid(self.rows[before])
-            number, id = 0, tip
-            while id in taken:
-                number += 1
-                id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"convmodel {tip} {number}"))
-            taken.add(id)
-            carried = {key: self.rows[before][key] for key in CARRIED if key in self.rows[before]}
-            record = {"parentUuid": tip, **carried, "type": message["role"], "message": message, "uuid": id}
-            self.made.setdefault(before, []).append(record)
-            tip = id
+            if left:
+                self.parents[left[0]] = tip
+                tip = _uuid(self.rows[left[0]])
+            else:
+                tip = self._new(before, tip, message, taken)
             after = place + 1
             while after < len(self.session.chain) and self.session.chain[after] in self.dropped:
                 after += 1
             if after < len(self.session.chain):
-                self.parents[self.session.chain[after]] = id
+                self.parents[self.session.chain[after]] = tip
+
+    def _new(self, before: int, parent: str, message: Any, taken: set[str]) -> str:
+        """A record of a new message."""
+        number, id = 0, parent
+        while id in taken:
+            number += 1
+            id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"convmodel {parent} {number}"))
+        taken.add(id)
+        carried = {key: self.rows[before][key] for key in CARRIED if key in self.rows[before]}
+        record = {"parentUuid": parent, **carried, "type": message["role"], "message": message, "uuid": id}
+        self.made.setdefault(before, []).append(record)
+        return id
 
     def text(self, text: str, spans: Sequence[Span]) -> str:
         """The file as it is with all of that."""

@@ -438,6 +438,19 @@ def test_a_result_beside_the_chain_hangs_on_a_response_that_stays() -> None:
     assert roles(mended(file.data)) == [("user", "x"), ("assistant", ["a"]), ("user", ["a"]), ("user", "y")]
 
 
+def test_results_beside_the_chain_go_on_it_behind_a_message_that_is_new() -> None:
+    file = Records()
+    file.add("1", None, "user", "x")
+    file.add("2", "1", "assistant", [call("a")], id="m1")
+    file.add("3", "2", "assistant", [call("b"), result("c")], id="m1")
+    file.add("4", "3", "assistant", [call("c")], id="m1")
+    file.add("5", "2", "user", [result("a")])
+    file.add("6", "4", "user", [result("b")])
+    assert roles(file.data)[2:] == [("user", ["a"]), ("user", ["b"])]
+    assert roles(mended(file.data))[2:] == [("user", ["c"]), ("user", ["a"]), ("user", ["b"])]
+    assert mended(mended(file.data)) == mended(file.data)
+
+
 def test_a_write_that_was_cut_off_is_named_and_left() -> None:
     data = parallel().data
     cut = data + data[:40]

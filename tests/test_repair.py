@@ -608,6 +608,31 @@ def test_an_open_tail_is_left_at_rest_and_closed_to_be_sent() -> None:
     assert closed.messages == [*messages, user(result("a", INTERRUPTED, is_error=True))]
 
 
+@pytest.mark.parametrize(
+    ("tail", "left", "named"),
+    [
+        ([model("a ")], [model("a")], [("messages[1].content[0]", "rewritten")]),
+        ([model("a "), model()], [model("a"), model()], [("messages[1].content[0]", "rewritten")]),
+        (
+            [model("a ", " ")],
+            [model("a")],
+            [("messages[1].content[1]", "dropped"), ("messages[1].content[0]", "rewritten")],
+        ),
+        ([model(thought(), "a"), model()], [model("a"), model()], [("messages[1].content[0]", "dropped")]),
+    ],
+)
+def test_the_assistant_turns_at_the_end_are_one_prefill(
+    tail: list[Json], left: list[Json], named: list[tuple[str, str]]
+) -> None:
+    target, messages = Target("claude-sonnet-4-5"), [user("x"), *tail]
+    made = repair(messages, target=target, stage="send")
+    rules = {"final-assistant-trailing-whitespace", "thinking-off-final-turn"}
+    assert {found.rule.id for found in check(messages, target=target, stage="send")} <= rules
+    assert made.messages == [user("x"), *left]
+    assert [(path, action) for path, rule, action in changes(made) if rule in rules] == named
+    assert check(made.messages, target=target, stage="send") == ()
+
+
 def test_a_call_that_was_cut_is_dropped_and_in_a_signed_turn_answered() -> None:
     origins = {1: Origin(stop_reason="max_tokens")}
     plain = repair([user("x"), model("y", call()), user("z")], origins=origins)

@@ -702,19 +702,26 @@ def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterato
     if not turns:
         yield Violation(MESSAGES_NONEMPTY, place.turns, "no message", "Say something.")
         return
-    last, turn = len(turns) - 1, turns[-1]
     for call in history.calls.open(state, len(turns)):
         found = f"the call {quoted(call.block.id)} is open"
         yield Violation(TAIL_OPEN, place.at(call.turn, call.at), found, "Answer it before sending.")
-    if turn.role != "assistant" or state.phase is not Phase.DONE or target is None:
+    last = len(turns) - 1
+    if turns[last].role != "assistant" or state.phase is not Phase.DONE or target is None:
         return
+    first = last
+    while first and turns[first - 1].role == "assistant":
+        first -= 1
+    # The API joins the assistant turns at the end, of which the last may be empty.
+    joined = [
+        (index, at, block) for index in range(first, last + 1) for at, block in enumerate(turns[index].blocks)
+    ]
     off = target.thinking_type in (None, "disabled")
-    thought = next((at for at, block in enumerate(turn.blocks) if type(block) in THOUGHTS), None)
+    thought = next((each for each in joined if type(each[2]) in THOUGHTS), None)
     if off and thought is not None:
-        found = f"{turn.blocks[thought].type} with thinking off"
+        index, at, block = thought
         fix = "Turn thinking on, or let the user speak."
-        yield Violation(THINKING_OFF_FINAL, place.at(last, thought), found, fix)
-    elif any(block.type.endswith(("server_tool_use", "_tool_result")) for block in turn.blocks):
+        yield Violation(THINKING_OFF_FINAL, place.at(index, at), f"{block.type} with thinking off", fix)
+    elif any(block.type.endswith(("server_tool_use", "_tool_result")) for *_, block in joined):
         return  # a turn in which the service used its tools may be resumed
     elif not target.model_facts.prefill:
         yield Violation(PREFILL, place.turn(last), "an assistant turn at the end", "Let the user speak.")
@@ -722,6 +729,6 @@ def tail_faults(history: Judged, target: Target | None, place: Place) -> Iterato
         yield Violation(
             PREFILL_THINKING, place.turn(last), "a prefill with thinking on", "Turn thinking off."
         )
-    elif turn.blocks and isinstance(final := turn.blocks[-1], Text) and final.text[-1:].isspace():
-        at = len(turn.blocks) - 1
-        yield Violation(TRAILING_WHITESPACE, place.at(last, at), "whitespace at the end", "Strip it.")
+    elif joined and isinstance(final := joined[-1][2], Text) and final.text[-1:].isspace():
+        index, at, _ = joined[-1]
+        yield Violation(TRAILING_WHITESPACE, place.at(index, at), "whitespace at the end", "Strip it.")

@@ -593,13 +593,16 @@ def _texts(work: Work) -> None:
             work.note(message.pieces[0].path, NOT_ALL_WHITESPACE, "dropped", before=message.pieces[0].line)
             message.pieces = []
         _drop_last_thoughts(work, message)
-        if any(not piece.unsent for piece in message.pieces) or (
-            message.role == "assistant" and message.was_empty and _may_be_empty(work)
-        ):
+        if _says(message) or (message.role == "assistant" and message.was_empty and _may_be_empty(work)):
             kept.append(message)
         else:
             work.note(message.path, USER_NONEMPTY, "dropped")
     work.messages = kept
+
+
+def _says(message: Message) -> bool:
+    """Whether anything of a message is sent."""
+    return any(not piece.unsent for piece in message.pieces)
 
 
 def _drop_last_thoughts(work: Work, message: Message) -> None:
@@ -621,19 +624,36 @@ def _may_be_empty(work: Work) -> bool:
 
 def _tail(work: Work) -> None:
     """A history to be sent ends as a request may: no thinking with thinking off, no trailing whitespace."""
-    last = work.messages[-1] if work.messages else None
-    if work.stage != "send" or last is None or last.role != "assistant" or work.target is None:
+    role, run = next(reversed(list(work.runs())), ("", []))
+    if work.stage != "send" or role != "assistant" or work.target is None:
         return
     if work.target.thinking_type in (None, "disabled"):
         work.defect = "thinking"
-        work.drop(last, lambda piece: piece.type in THOUGHTS, THINKING_OFF_FINAL)
+        for message in run:
+            work.drop(message, lambda piece: piece.type in THOUGHTS, THINKING_OFF_FINAL)
         work.defect = "texts"
-    final = last.pieces[-1] if last.pieces else None
-    if work.target.model_facts.prefill and final is not None and final.type == "text":
-        text = final.data.get("text")
-        if isinstance(text, str) and text != text.rstrip():
-            was, final.data["text"] = final.line, text.rstrip()
-            work.rewrite(final, final.path, TRAILING_WHITESPACE, was)
+    if work.target.model_facts.prefill:
+        _strip_end(work, run)
+    for message in run:
+        if not (_says(message) or message.was_empty):
+            work.note(message.path, USER_NONEMPTY, "dropped")
+    work.messages = [message for message in work.messages if _says(message) or message.was_empty]
+
+
+def _strip_end(work: Work, run: list[Message]) -> None:
+    """Take the whitespace from the end of what the API joins."""
+    for message in reversed(run):
+        for piece in reversed([piece for piece in message.pieces if not piece.unsent]):
+            text = piece.data.get("text")
+            if piece.type != "text" or not isinstance(text, str):
+                return
+            if text.strip():
+                if text != text.rstrip():
+                    was, piece.data["text"] = piece.line, text.rstrip()
+                    work.rewrite(piece, piece.path, TRAILING_WHITESPACE, was)
+                return
+            message.pieces.remove(piece)
+            work.note(piece.path, TRAILING_WHITESPACE, "dropped", before=piece.line)
 
 
 # ---------------------------------------------------------------- the prefix
