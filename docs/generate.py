@@ -37,10 +37,17 @@ from convmodel.blocks import BLOCKS
 from convmodel.conversation import RECEIVED, STATE_OF, TABLE
 from convmodel.fields import Either, Kind, Many, Nested, Value, fields_of
 from convmodel.recovery import PLANS
+from convmodel.repair import Policy
 from convmodel.shapes import ROWS
 
 DOCS = Path(__file__).parent
-PAGES = ("states.md", "reference/rules.md", "reference/blocks.md", "reference/recovery.md")
+PAGES = (
+    "states.md",
+    "how-to/repair.md",
+    "reference/rules.md",
+    "reference/blocks.md",
+    "reference/recovery.md",
+)
 
 # ---------------------------------------------------------------- states
 
@@ -170,6 +177,14 @@ def plans() -> Iterator[str]:
         yield f"- `{name}`: {' '.join((plan.__doc__ or '').split())}"
 
 
+def policies() -> Iterator[str]:
+    """The kinds of defects, and what may be done about each."""
+    yield "| kind | what it is | actions, the default first |\n|---|---|---|"
+    said = arguments(Policy)
+    for kind, actions in Policy.actions().items():
+        yield f"| `{kind}` | {said[kind]} | {', '.join(f'`{each}`' for each in actions)} |"
+
+
 # ---------------------------------------------------------------- blocks
 
 
@@ -208,8 +223,8 @@ def nested(kind: Kind) -> Iterator[type]:
 
 def declared(cls: type[Any]) -> Iterator[str]:
     """One class: what it is, where it stands, its fields."""
-    summary, _, rest = (cls.__doc__ or "").partition("\n\n")
-    said = dict(re.findall(r"^        (\w+): (.+(?:\n            .+)*)", rest, re.MULTILINE))
+    summary = (cls.__doc__ or "").partition("\n\n")[0]
+    said = arguments(cls)
     yield f"### {cls.__name__}\n"
     tag = getattr(cls, "type", None)
     notes = [f"`{tag}` on the wire"] if isinstance(tag, str) else []
@@ -230,9 +245,15 @@ def declared(cls: type[Any]) -> Iterator[str]:
         needed = "optional" if field.optional else "required"
         if field.name in cls.nullable_on_wire or (field.nullable and not field.optional):
             needed += ", null on the wire allowed"
-        words = " ".join(said.get(field.name, "").split())
+        words = said.get(field.name, "")
         yield f"| `{field.name}` | {typed(kept.type)} | {field.flow.name.lower()} | {needed} | {words} |"
     yield ""
+
+
+def arguments(cls: type[Any]) -> dict[str, str]:
+    """What the docstring of a class says of each argument."""
+    said = re.findall(r"^        (\w+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in said}
 
 
 def typed(annotation: Any) -> str:
@@ -272,6 +293,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "shapes": shapes,
     "faults": faults,
     "plans": plans,
+    "policies": policies,
 }
 
 

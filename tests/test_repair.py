@@ -201,6 +201,51 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
             id="rows of another provider",
         ),
         pytest.param(
+            [
+                user("x"),
+                {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+                {"role": "function", "name": "look", "content": "ok"},
+            ],
+            [user("x"), model(call("call")), user(result("call"))],
+            [
+                ("messages[1]", "unknown-field-rejected", "rewritten"),
+                ("messages[1].tool_calls", "unknown-field-rejected", "rewritten"),
+                ("messages[1].tool_calls[0].id", "field-type", "rewritten"),
+                ("messages[2]", "unknown-field-rejected", "rewritten"),
+                ("messages[2].content.tool_use_id", "field-type", "rewritten"),
+                ("messages[1].tool_calls[0].input", "tool-use-input-object", "rewritten"),
+                ("messages[1].tool_calls[0].id", "tool-use-id-pattern", "renamed"),
+            ],
+            id="calls of before there were ids",
+        ),
+        pytest.param(
+            [
+                {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                {"type": "function_call", "id": "fc", "call_id": "a", "name": "look", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "a", "output": "ok"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "y", "annotations": [{"url": "u"}]}],
+                },
+            ],
+            [user("x"), model(call()), user(result()), model("y")],
+            [
+                ("messages[0].content[0]", "block-type-known", "rewritten"),
+                ("messages[1]", "unknown-field-rejected", "rewritten"),
+                ("messages[1].tool_calls", "unknown-field-rejected", "rewritten"),
+                ("messages[2]", "unknown-field-rejected", "rewritten"),
+                ("messages[3].content[0]", "block-type-known", "rewritten"),
+                ("messages[1].tool_calls[0].input", "tool-use-input-object", "rewritten"),
+            ],
+            id="items of another provider",
+        ),
+        pytest.param(
+            [{"role": "user", "content": text("x")}],
+            [user("x")],
+            [("messages[0].content", "content-type", "rewritten")],
+            id="content that is one block",
+        ),
+        pytest.param(
             [user("x"), {"role": "assistant"}, user("y")],
             [user("x"), model(), user("y")],
             [("messages[1].content", "required-field", "added")],
@@ -795,6 +840,22 @@ def test_what_a_tool_row_holds_is_kept_as_text() -> None:
         made = repair([user("x"), called, {"role": "tool", "tool_call_id": "a", "content": content}])
         assert made.messages is not None
         assert made.messages[2] == user(result(said=said))
+
+
+def test_the_parts_of_a_tool_row_are_read_like_those_of_a_message() -> None:
+    calls = ({"id": "a", "function": {"name": "look"}},)
+    image = {"type": "image", "source": {"type": "url", "url": "https://a.test/b.png"}}
+    parts = [
+        {"type": "input_text", "text": "x"},
+        {"type": "input_image", "image_url": "https://a.test/b.png"},
+    ]
+    rows = [
+        user("x"),
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "content": parts},
+    ]
+    made = repair(rows)
+    assert made.messages == [user("x"), model(call()), user(result(said=[text("x"), image]))]
 
 
 def test_a_repeated_key_is_not_chosen_from() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, cast
 
@@ -47,49 +47,20 @@ ENVELOPE = frozenset(
 SIDE_THOUGHTS = ("thinking_blocks", "reasoning_details", "reasoning_content", "reasoning")
 """Fields of thinking: `thinking_blocks` of gateways, `reasoning_details` and `reasoning` of OpenRouter,
 `reasoning_content` of DeepSeek and Kimi."""
+OPENAI_TEXTS = ("input_text", "output_text")
+OPENAI_IMAGES = ("image_url", "input_image")
+"""Parts of OpenAI's messages, of its Chat Completions and its Responses."""
 
 
 def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> None:
     """Everything that is certainly meant, as messages of blocks that hold input fields only."""
     for index, row in enumerate(rows):
         path, noted = f"messages[{index}]", len(work.changes)
-        data = mapping(row)
+        data = _as_chat_row(work, mapping(row), path)
         if data is None or not isinstance(data.get("role"), str):
             work.note(path, UNKNOWN_FIELD, "dropped", "what is no message", defect="blocks")
             continue
-        role = data["role"]
-        read = {"role", "content"} | {key for key in SIDE_THOUGHTS if data.get(key)}
-        read |= {"tool_calls"} if isinstance(data.get("tool_calls"), list) else set()
-        read |= {"tool_call_id"} if role == "tool" else set()
-        for key in data.keys() - read:
-            means = data[key] not in (None, "", [], {}) and key not in ENVELOPE
-            lost = f"`{key_name(key)}`" if means else ""
-            work.note(join(path, key_name(key)), UNKNOWN_FIELD, "dropped", lost)
-        pieces = _side_thoughts(work, data, path)
-        content = data.get("content")
-        if role == "developer":  # OpenAI's newer name for the party
-            work.note(join(path, "role"), ROLE, "rewritten", before=role, after="system")
-            role = "system"
-        if role == "tool":
-            work.note(path, UNKNOWN_FIELD, "rewritten", before="a `tool` row", after="a result")
-            role = "user"
-            said = (
-                content if isinstance(content, (str, list)) else "" if content is None else as_text(content)
-            )
-            result = {"type": "tool_result", "tool_use_id": data.get("tool_call_id"), "content": said}
-            pieces.append(Piece(result, f"{path}.content"))
-        elif isinstance(content, str):
-            if content or not data.get("tool_calls"):
-                pieces.append(Piece({"type": "text", "text": content}, f"{path}.content"))
-        elif isinstance(content, (list, tuple)):
-            pieces += _blocks(work, content, f"{path}.content")
-        elif content is not None:
-            work.note(f"{path}.content", CONTENT_TYPE, "dropped", "what is no content", defect="blocks")
-        elif not isinstance(data.get("tool_calls"), list):
-            work.note(f"{path}.content", REQUIRED_FIELD, "added")
-        if isinstance(data.get("tool_calls"), list):
-            work.note(f"{path}.tool_calls", UNKNOWN_FIELD, "rewritten")
-            pieces += _openai_calls(data["tool_calls"], f"{path}.tool_calls")
+        role, pieces = _row(work, data, path)
         message = Message(role, pieces, path, index, origins.get(index) or _origin(data))
         for piece in message.pieces:
             if piece.cls is not None:
@@ -108,6 +79,78 @@ def read_rows(work: Work, rows: list[object], origins: Mapping[int, Origin]) -> 
         for id in (piece.data.get("id"), piece.data.get("tool_use_id"))
         if isinstance(id, str)
     }
+
+
+def _row(work: Work, data: Mapping[str, Any], path: str) -> tuple[str, list[Piece]]:
+    """The role of a row, and its blocks: thinking from beside the content, the content, calls from beside it."""
+    role, calls = data["role"], data.get("tool_calls")
+    read = {"role", "content"} | {key for key in SIDE_THOUGHTS if data.get(key)}
+    read |= {"tool_calls"} if isinstance(calls, (list, tuple)) else set()
+    read |= {"tool_call_id"} if role == "tool" else set()
+    for key, value in data.items():
+        if key in read:
+            continue
+        means = value not in (None, "", [], {}) and key not in ENVELOPE
+        lost = f"`{key_name(key)}`" if means else ""
+        work.note(join(path, key_name(key)), UNKNOWN_FIELD, "dropped", lost)
+    if role == "developer":  # OpenAI's newer name for the party
+        work.note(join(path, "role"), ROLE, "rewritten", before=role, after="system")
+        role = "system"
+    content = data.get("content")
+    if isinstance((mapping(content) or {}).get("type"), str):
+        work.note(f"{path}.content", CONTENT_TYPE, "rewritten", before="a block", after="a list of it")
+        content = [content]
+    pieces = _side_thoughts(work, data, path)
+    if role == "tool":
+        role = "user"
+        pieces.append(_result(work, data.get("tool_call_id"), content, f"{path}.content"))
+    elif isinstance(content, str):
+        if content or not calls:
+            pieces.append(Piece({"type": "text", "text": content}, f"{path}.content"))
+    elif isinstance(content, (list, tuple)):
+        pieces += _blocks(work, content, f"{path}.content")
+    elif content is not None:
+        work.note(f"{path}.content", CONTENT_TYPE, "dropped", "what is no content", defect="blocks")
+    elif not isinstance(calls, (list, tuple)):
+        work.note(f"{path}.content", REQUIRED_FIELD, "added")
+    if isinstance(calls, (list, tuple)):
+        work.note(f"{path}.tool_calls", UNKNOWN_FIELD, "rewritten")
+        pieces += _openai_calls(calls, f"{path}.tool_calls")
+    return role, pieces
+
+
+def _result(work: Work, id: object, content: Any, path: str) -> Piece:
+    """What the row of a tool means."""
+    said: Any = "" if content is None else content
+    if isinstance(content, (list, tuple)):
+        said = [piece.data for piece in _blocks(work, content, path)]
+    elif not isinstance(said, str):
+        said = as_text(content)
+    return Piece({"type": "tool_result", "tool_use_id": id, "content": said}, path)
+
+
+def _as_chat_row(work: Work, data: Mapping[str, Any] | None, path: str) -> Mapping[str, Any] | None:
+    """An item of OpenAI's Responses, or a row of its older `function_call`, as a row of its Chat Completions."""
+    if data is None:
+        return None
+    kind, call = data.get("type"), mapping(data.get("function_call"))
+    if kind == "function_call" and "role" not in data:
+        calls = [{"id": data.get("call_id"), "function": data}]
+        made: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
+    elif kind == "function_call_output" and "role" not in data:
+        made = {"role": "tool", "tool_call_id": data.get("call_id"), "content": data.get("output")}
+    elif data.get("role") == "tool":
+        kind, made = "tool", dict(data)
+    elif data.get("role") == "function":
+        kind, made = "function", {**data, "role": "tool"}
+        made.pop("name", None)  # the call has it too
+    elif data.get("role") == "assistant" and call is not None and not data.get("tool_calls"):
+        kind, made = "function_call", {**data, "tool_calls": [{"function": call}]}
+        del made["function_call"]
+    else:
+        return data
+    work.note(path, UNKNOWN_FIELD, "rewritten", before=f"a `{kind}` row", after="a call or its result")
+    return made
 
 
 def _origin(data: Mapping[str, Any]) -> Origin | None:
@@ -178,25 +221,36 @@ def _blocks(work: Work, blocks: Any, path: str) -> list[Piece]:
         block = thawed(dict(data)) if data is not None else {}
         if isinstance(raw, str):
             work.note(f"{path}[{at}]", BLOCK_TYPE, "rewritten", after="text")
-        if block.get("type") == "image_url":
+        if block.get("type") in OPENAI_TEXTS:
+            block = _openai_text(work, block, f"{path}[{at}]")
+        elif block.get("type") in OPENAI_IMAGES:
             block = _openai_image(work, block, f"{path}[{at}]")
         made.append(Piece(block, f"{path}[{at}]"))
     return made
 
 
+def _openai_text(work: Work, block: dict[str, Any], path: str) -> dict[str, Any]:
+    more = ", ".join(
+        f"`{key_name(key)}`" for key, value in block.items() if value and key not in ("type", "text")
+    )
+    work.note(path, BLOCK_TYPE, "rewritten", more, before=block["type"], after="text")
+    return {"type": "text", "text": block.get("text")}
+
+
 def _openai_image(work: Work, block: dict[str, Any], path: str) -> dict[str, Any]:
-    url = (mapping(block.get("image_url")) or {}).get("url")
+    given = block.get("image_url")
+    url = given if isinstance(given, str) else (mapping(given) or {}).get("url")
     if not isinstance(url, str):
         return block
     data = re.fullmatch(r"data:([\w/+.-]+);base64,(.*)", url, re.DOTALL)
     source = (
         {"type": "base64", "media_type": data[1], "data": data[2]} if data else {"type": "url", "url": url}
     )
-    work.note(path, BLOCK_TYPE, "rewritten", before="image_url", after="image")
+    work.note(path, BLOCK_TYPE, "rewritten", before=block["type"], after="image")
     return {"type": "image", "source": source}
 
 
-def _openai_calls(calls: list[Any], path: str) -> Iterator[Piece]:
+def _openai_calls(calls: Sequence[Any], path: str) -> Iterator[Piece]:
     for at, call in enumerate(calls):
         data = mapping(call) or {}
         function = mapping(data.get("function")) or {}
