@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
     diagnosing = commands.add_parser("diagnose", help="say what an error of the API means, and what helps")
-    diagnosing.add_argument("file", metavar="ERROR", help="the body of the error, or its text")
+    diagnosing.add_argument(
+        "file", metavar="ERROR", help="a file with the body of the error or its text, or -"
+    )
     diagnosing.add_argument("--history", required=True, metavar="FILE", help="what was sent")
     diagnosing.add_argument("--model", help="the model that it was sent to")
     diagnosing.add_argument("--thinking", choices=THINKING, help="the thinking mode of the request")

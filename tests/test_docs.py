@@ -74,6 +74,17 @@ def test_generated_pages_are_fresh() -> None:
     assert (result.stdout, result.returncode) == ("", 0)
 
 
+def test_the_code_of_pages_is_typed(tmp_path: Path) -> None:
+    """What readers copy passes their own type checker. Names that a page leaves to them are no fault."""
+    for page in PAGES:
+        code = [block for block in blocks(page, "python") if not block.startswith(">>>")]
+        if code:
+            (tmp_path / f"{page.stem.replace('-', '_')}_page.py").write_text("\n".join(code), "utf-8")
+    options = "--strict --disable-error-code name-defined --disable-error-code used-before-def"
+    result = ran(f"{sys.executable} -m mypy {options} --cache-dir {tmp_path}/cache {tmp_path}/*.py")
+    assert (result.stdout.splitlines()[-1].startswith("Success"), result.stderr) == (True, ""), result.stdout
+
+
 # ---------------------------------------------------------------- links
 
 
