@@ -65,6 +65,7 @@ _STANDS_IN = r"(?![$%*<{]|https?:|(?i:(?:pass(?:word|wd)?|pwd|secret|token)\b))"
 _QUOTED, _BARE, _TOKEN = r"[^\s\"'\\`]", r"[^\s\"'\\`,;&|<>(){}\[\]$]", "[A-Za-z0-9._~+/=-]"
 _PLAIN = rf"{_STANDS_IN}(?={_BARE}{{0,64}}[0-9])({_BARE}{{6,}})"
 _OPTION = rf"--(?<!---)([a-z][a-z-]{{1,30}}) [\"']?{_PLAIN}"
+_LOGIN = rf" (?:-u|--user)[ =]?[\"']?[A-Za-z0-9._@%+-]{{1,64}}:(?![0-9]+\b){_PLAIN}"
 _SCHEME = rf"(?i:bearer|basic|token) {{1,5}}(?={_TOKEN}{{0,64}}(?:[0-9]|[a-z][A-Z]))({_TOKEN}{{8,}})"
 _ASSIGNED = (
     rf"[:=]\s{{0,5}}\\{{0,3}}[\"'](?:{_SCHEME}|{_STANDS_IN}(?={_QUOTED}{{0,64}}[0-9!#$%^&*+=@~?])({_QUOTED}{{6,}}))"
@@ -81,10 +82,12 @@ def _is_name(text: str, keys: frozenset[str]) -> bool:
 
 
 def assignments(text: str) -> Iterator[tuple[int, int]]:
-    """What is given to a name of a secret: `"api_key": "…"`, `PASSWORD=…`, `--token …`, `password: …` on a line."""
+    """What is given to a name of a secret: `"api_key": "…"`, `PASSWORD=…`, `--token …`, `-u me:…`, `password: …` on a line."""
     for option in re.finditer(_OPTION, text):
         if _is_name(option[1], KEYS):
             yield option.span(2)
+    for login in re.finditer(_LOGIN, text):
+        yield login.span(1)
     assigned = re.compile(_ASSIGNED)
     for sign in re.finditer("[:=]", text):
         at = sign.start()
@@ -112,7 +115,7 @@ DETECTORS: Mapping[str, Detector] = MappingProxyType(
         ),
         "anthropic-key": r"sk-ant-(?<![\w-]sk-ant-)[A-Za-z0-9_-]{16,}",
         "openai-key": (
-            r"sk-(?<![\w-]sk-)(?:(?:proj|svcacct|admin)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{32,}(?![\w-]))"
+            r"sk-(?<![\w-]sk-)(?:(?:proj|svcacct|admin|or-v1)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{32,}(?![\w-]))"
         ),
         "stripe-key": (
             r"(?:sk|rk)_(?<!\w...)(?:live|test)_[A-Za-z0-9]{16,}|whsec_(?<!\wwhsec_)[A-Za-z0-9+/=]{24,}"
@@ -121,6 +124,9 @@ DETECTORS: Mapping[str, Detector] = MappingProxyType(
             r"AIza(?<![\w-]AIza)[A-Za-z0-9_-]{35,}|ya29\.(?<![\w-]ya29\.)[A-Za-z0-9_-]{20,}"
             r"|GOCSPX-(?<![\w-]GOCSPX-)[A-Za-z0-9_-]{20,}"
         ),
+        "package-token": r"npm_(?<!\wnpm_)[A-Za-z0-9]{36}(?!\w)|pypi-(?<![\w-]pypi-)AgE[A-Za-z0-9_-]{40,}",
+        "huggingface-token": r"hf_(?<!\whf_)[A-Za-z0-9]{30,}",
+        "sendgrid-key": r"SG\.(?<![\w-]SG\.)[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,}",
         "jwt": r"eyJ(?<![\w-]eyJ)[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){2,4}",
         "bearer-token": rf"[bB](?i:earer) {{1,5}}(?={_TOKEN}{{0,64}}[0-9])({_TOKEN}{{8,}})",
         "url-password": rf"://[^\s:/@?#\"'<>()\[\]{{}}]{{0,128}}:{_STANDS_IN}([^\s/@\"'<>{{}}]{{1,256}})@(?=[\w\[])",

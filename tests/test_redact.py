@@ -81,6 +81,11 @@ CREDENTIALS = [
     ("anthropic-key", "x-api-key: ", ANTHROPIC_KEY, ""),
     ("openai-key", "", "sk-" + "proj-" + MIXED + "_x-y", ""),
     ("openai-key", "", "sk-" + MIXED, "'"),
+    ("openai-key", "", "sk-" + "or-v1-" + MIXED, ""),
+    ("package-token", "//registry.npmjs.org/:_authToken=", "npm_" + MIXED, "\n"),
+    ("package-token", "", "pypi-" + "AgEIcHlwaS5vcmc" + MIXED, ""),
+    ("huggingface-token", "", "hf_" + MIXED, ""),
+    ("sendgrid-key", "", "SG." + "aB3dE5gH7jK9mN1pQ3sT5v." + MIXED + "_x-yz123", ""),
     ("stripe-key", "", "sk_" + "live_" + MIXED, ""),
     ("stripe-key", "", "rk_" + "test_" + MIXED, ""),
     ("stripe-key", "", "whsec_" + MIXED, ""),
@@ -111,6 +116,8 @@ CREDENTIALS = [
     ("secret", "export DB_PASSWORD=", "hunter2", "\n"),
     ("secret", "https://x.test/?a=1&access_token=", "abc123def", "&b=1"),
     ("secret", "mysql --password ", "hunter2", " -u me"),
+    ("secret", "curl -u me:", "hunter2", " https://a.test"),
+    ("secret", "curl --user 'me@a.test:", "hunter22", "' https://a.test"),
     ("secret", "login --api-key '", "hunter22", "' -v"),
     ("secret", "user: me\npassword: ", "hunter2", "\nport: 1"),
     ("secret", 'clientSecret = "', "9f8e7d6c", '"'),
@@ -129,6 +136,8 @@ def test_credentials_are_found_and_nothing_around_them_is_touched(
 
 
 INNOCENT = [
+    "docker run -u 100000:100000 img",
+    "npm_config_registry, pypi-server, hf_hub_download",
     "def login(user, password=None): ...",
     "connect(password=password)",
     "connect(user=u, password=pw1)",
