@@ -55,6 +55,9 @@ def thought(signature: str = "sig") -> Json:
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+MEMBER = {**call(), "toolset_name": "browser"}
+NO_TEXT = "The tool reported an error without a text."
 INTERRUPTED = "The tool was interrupted before it gave a result. It may have had effects."
 LOST = "The result was lost. The tool may have had effects."
 
@@ -139,6 +142,24 @@ def changes(made: Repaired) -> list[tuple[str, str, str]]:
                 ("messages[1].content[1].input", "tool-use-input-object", "rewritten"),
             ],
             id="inputs that are text",
+        ),
+        pytest.param(
+            [user("x"), model(call()), user(result(said=[text("no"), PICTURE], is_error=True), "y")],
+            [user("x"), model(call()), user(result(said=[text("no")], is_error=True), PICTURE, "y")],
+            [("messages[2].content[0]", "tool-result-error-text-only", "moved")],
+            id="a picture in an error result",
+        ),
+        pytest.param(
+            [user("x"), model(call()), user(result(said=[text(" "), PICTURE], is_error=True))],
+            [user("x"), model(call()), user(result(said=NO_TEXT, is_error=True), PICTURE)],
+            [("messages[2].content[0]", "tool-result-error-text-only", "moved")],
+            id="an error result of nothing but a picture",
+        ),
+        pytest.param(
+            [user("x"), model(MEMBER), user(result(said="", is_error=True, toolset_name="browser"))],
+            [user("x"), model(MEMBER), user(result(said=NO_TEXT, is_error=True, toolset_name="browser"))],
+            [("messages[2].content[0]", "tool-result-error-toolset-nonempty", "rewritten")],
+            id="an error result of a toolset without text",
         ),
         pytest.param(
             [user("x"), model(SEARCH, "y"), user("z")],

@@ -20,6 +20,7 @@ from ..anthropic.targets import (
     binds_prefix,
 )
 from ..blocks import (
+    ERROR_HAS_TEXT,
     ERROR_TEXT_ONLY,
     IMAGE_MATCHES,
     IMAGE_TYPES,
@@ -53,6 +54,8 @@ from ..turns import (
 from .plan import THOUGHTS, Defect, Message, Piece, Work, as_text
 
 CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
+ERROR_WITHOUT_TEXT = "The tool reported an error without a text."
+"""Stands where an error result has no text of its own: it says no more than the result did."""
 
 # ---------------------------------------------------------------- blocks
 
@@ -460,27 +463,41 @@ def _made(message: Message, call: Piece, *, tail: bool) -> Piece:
 
 
 def _error_results(work: Work) -> None:
-    """What is not text in an error result moves behind the results of its turn."""
+    """What is not text in an error result moves behind the results of its turn; an error says at least that it is one."""
     for message in work.messages:
         moved: list[Piece] = []
         for piece in message.results:
+            if piece.data.get("is_error") is not True:
+                continue
             content = piece.data.get("content")
-            if piece.data.get("is_error") is not True or not isinstance(content, list):
-                continue
-            text = [item for item in content if isinstance(item, dict) and item.get("type") == "text"]
-            other = [item for item in content if not (isinstance(item, dict) and item.get("type") == "text")]
-            if not other:
-                continue
-            movable = [
-                item for item in other if isinstance(item, dict) and item.get("type") in ("image", "document")
-            ]
-            was, piece.data["content"], piece.rewritten = piece.line, text, True
-            moved += [Piece(item, piece.path) for item in movable]
-            lost = "" if len(movable) == len(other) else "a block"
-            work.note(piece.path, ERROR_TEXT_ONLY, "moved", lost, before=was, after=piece.line)
+            blocks = content if isinstance(content, list) else []
+            text = [item for item in blocks if isinstance(item, dict) and item.get("type") == "text"]
+            if len(text) < len(blocks):
+                other = [
+                    item for item in blocks if not (isinstance(item, dict) and item.get("type") == "text")
+                ]
+                movable = [
+                    Piece(item, piece.path)
+                    for item in other
+                    if isinstance(item, dict) and item.get("type") in ("image", "document")
+                ]
+                was, piece.data["content"] = piece.line, text if _any_text(text) else ERROR_WITHOUT_TEXT
+                moved += movable
+                lost = "" if len(movable) == len(other) else "a block"
+                work.rewrite(piece, piece.path, ERROR_TEXT_ONLY, was, kind="moved", lost=lost)
+            elif piece.data.get("toolset_name") is not None and not _any_text(content):
+                was, piece.data["content"] = piece.line, ERROR_WITHOUT_TEXT
+                work.rewrite(piece, piece.path, ERROR_HAS_TEXT, was)
         if moved:
             at = len(message.results)
             message.pieces[at:at] = moved
+
+
+def _any_text(content: object) -> bool:
+    """Whether the content of a result has any text that says something."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return any(isinstance(text, str) and text.strip() for text in texts)
 
 
 def _server_tools(work: Work) -> None:
