@@ -207,8 +207,8 @@ def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
 
 
 def has_long_id(block: AnyBlock) -> bool:
-    """Whether a call or a result has an id of more than 64 characters."""
-    return len(getattr(block, "id", None) or getattr(block, "tool_use_id", None) or "") > 64
+    """Whether a call or a result has an id of more than `SHORT_ID` characters."""
+    return len(getattr(block, "id", None) or getattr(block, "tool_use_id", None) or "") > SHORT_ID
 
 
 def is_blank(block: AnyBlock) -> bool:
@@ -421,6 +421,8 @@ class SystemTurn(_Turn):
 Turn: TypeAlias = UserTurn | AssistantTurn | SystemTurn
 """A turn of any party."""
 
+SHORT_ID: Final = 64
+"""How many characters ids may have where they have to be short."""
 SIGNED: Final = frozenset({Thinking, RedactedThinking})
 THOUGHTS: Final = SIGNED | {BLOCKS["unsigned_thinking"]}
 _BLOCK_CLASSES: Final = frozenset({*BLOCKS.values(), OpaqueBlock})

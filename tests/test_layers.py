@@ -40,7 +40,7 @@ ORDER = (
     ("rules",),
     ("view",),
     ("repair.plan",),
-    ("repair.rows", "repair.passes"),
+    ("repair.rows", "repair.blocks", "repair.pairs", "repair.turns"),
     ("repair.mend",),
     ("repair",),
     ("recovery",),

@@ -55,6 +55,32 @@ def thought(signature: str = "sig") -> Json:
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+HIT = {"type": "web_search_result", "url": "https://example.org", "title": "t"}
+CITED = {
+    "type": "web_search_result_location",
+    "url": "https://example.org",
+    "title": "t",
+    "cited_text": "c",
+    "encrypted_index": "e",
+}
+PNG = "iVBORw0KGgo="
+
+
+def image(data: str) -> Json:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def without_text_lists(messages: list[Json]) -> list[Json]:
+    """The messages with a string where one text is all that they hold."""
+    return [
+        {**each, "content": each["content"][0]["text"]}
+        if isinstance(each["content"], list)
+        and [block.keys() for block in each["content"]] == [{"type", "text"}]
+        else each
+        for each in messages
+    ]
+
+
 PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
 MEMBER = {**call(), "toolset_name": "browser"}
 NO_TEXT = "The tool reported an error without a text."
@@ -402,6 +428,187 @@ def test_a_broken_history_is_mended(messages: list[Json], mended: list[Json], do
     assert changes(made) == done
     again = repair(made.messages)
     assert (again.changes, again.messages) == ((), made.messages)
+
+
+ASKED = [user("x"), model(call())]
+
+
+def answered(said: Any, **more: Any) -> list[Json]:
+    return [*ASKED, user(result(said=said, **more))]
+
+
+@pytest.mark.parametrize(
+    ("messages", "mended", "done"),
+    [
+        pytest.param(
+            [user({"type": "text", "text": None}, {"type": "text", "text": 5}), model("y")],
+            [user("5"), model("y")],
+            [
+                ("messages[0].content[0].text", "field-type", "rewritten"),
+                ("messages[0].content[1].text", "field-type", "rewritten"),
+                ("messages[0].content[0].text", "text-block-nonempty", "dropped"),
+            ],
+            id="texts that are no text",
+        ),
+        pytest.param(
+            answered({"rows": [1, 2.5]}),
+            answered('{"rows": [1, 2.5]}'),
+            [("messages[2].content[0].content", "tool-result-content-types", "rewritten")],
+            id="a result that is an object",
+        ),
+        pytest.param(
+            answered(text("ok")),
+            answered([text("ok")]),
+            [("messages[2].content[0].content", "tool-result-content-types", "rewritten")],
+            id="a result that is one block",
+        ),
+        pytest.param(
+            answered([True, "a", {"b": 1}]),
+            answered([text("true"), text("a"), text('{"b": 1}')]),
+            [
+                ("messages[2].content[0].content[1]", "block-type-known", "rewritten"),
+                ("messages[2].content[0].content[0]", "tool-result-content-types", "rewritten"),
+                ("messages[2].content[0].content[2]", "tool-result-content-types", "rewritten"),
+            ],
+            id="a result of values that are no blocks",
+        ),
+        pytest.param(
+            answered([call("b"), text("ok")]),
+            answered([text("ok")]),
+            [("messages[2].content[0].content[0]", "tool-result-content-types", "dropped")],
+            id="a block that no result may hold",
+        ),
+        pytest.param(
+            answered("no", is_error="true"),
+            answered("no", is_error=True),
+            [("messages[2].content[0].is_error", "field-type", "rewritten")],
+            id="a flag that is text",
+        ),
+        pytest.param(
+            answered("no", is_error="perhaps"),
+            answered("no"),
+            [("messages[2].content[0].is_error", "field-type", "dropped")],
+            id="a flag that is none",
+        ),
+        pytest.param(
+            answered([{"type": "image", "data": PNG, "mimeType": "image/png"}]),
+            answered([image(PNG)]),
+            [("messages[2].content[0].content[0]", "block-type-known", "rewritten")],
+            id="an image of MCP",
+        ),
+        pytest.param(
+            [user(image(f"data:image/png;base64,{PNG[:4]}\n{PNG[4:-1]}"))],
+            [user(image(PNG))],
+            [("messages[0].content[0]", "base64-valid", "rewritten")],
+            id="base64 with a prefix and breaks and without padding",
+        ),
+        pytest.param(
+            [user(image("?"), {"type": "document"}, "x")],
+            [user("x")],
+            [
+                ("messages[0].content[0]", "base64-valid", "rewritten"),
+                ("messages[0].content[0]", "base64-valid", "dropped"),
+                ("messages[0].content[1]", "required-field", "dropped"),
+            ],
+            id="media that cannot be read",
+        ),
+        pytest.param(
+            answered([image("?"), text("ok")]),
+            answered([text("ok")]),
+            [
+                ("messages[2].content[0]", "base64-valid", "rewritten"),
+                ("messages[2].content[0].content[0]", "base64-valid", "dropped"),
+            ],
+            id="media in a result that cannot be read",
+        ),
+        pytest.param(
+            [user("x"), model({"type": "redacted_thinking"}, {"type": "thinking", "signature": "s"}, "y")],
+            [user("x"), model("y")],
+            [
+                ("messages[1].content[0]", "required-field", "dropped"),
+                ("messages[1].content[1]", "thinking-fields", "dropped"),
+            ],
+            id="thinking that storage has stripped",
+        ),
+        pytest.param(
+            [user("x"), model(SEARCH, {**FOUND, "content": [HIT]}, {**text("y"), "citations": [CITED]})],
+            [user("x"), model("y")],
+            [
+                ("messages[1].content[0]", "server-use-has-result", "dropped"),
+                ("messages[1].content[1]", "required-field", "dropped"),
+                ("messages[1].content[2].citations[0]", "server-result-has-use", "dropped"),
+            ],
+            id="a search result that storage has stripped, and what cites it",
+        ),
+        pytest.param(
+            [user("x"), model({**text("y"), "citations": [{**CITED, "encrypted_index": None}]})],
+            [user("x"), model("y")],
+            [("messages[1].content[0].citations[0]", "field-type", "dropped")],
+            id="a citation that storage has stripped",
+        ),
+        pytest.param(
+            [user("x"), model({**SEARCH, "id": "call_1"}, {**FOUND, "tool_use_id": "call_1"}, "y")],
+            [user("x"), model("y")],
+            [
+                ("messages[1].content[0]", "server-id-pattern", "dropped"),
+                ("messages[1].content[1]", "server-id-pattern", "dropped"),
+            ],
+            id="a server call of another vendor",
+        ),
+        pytest.param(
+            [user("x"), model({**SEARCH, "input": '{"query": "q"}'}, FOUND, "y")],
+            [user("x"), model({**SEARCH, "input": {"query": "q"}}, FOUND, "y")],
+            [("messages[1].content[0].input", "tool-use-input-object", "rewritten")],
+            id="a server call whose input is text",
+        ),
+        pytest.param(
+            [{"role": "human", "content": "x"}, {"role": "model", "parts": [{"text": "y"}]}],
+            [user("x"), model("y")],
+            [
+                ("messages[0].role", "role-enum", "rewritten"),
+                ("messages[1].role", "role-enum", "rewritten"),
+                ("messages[1].parts", "unknown-field-rejected", "moved"),
+                ("messages[1].content[0]", "block-type-known", "rewritten"),
+            ],
+            id="other names of the parties and of the content",
+        ),
+        pytest.param(
+            [user({**text("x"), "cache_control": {"type": "ephemeral", "ttl": "2h"}})],
+            [user("x")],
+            [("messages[0].content[0].cache_control", "cache-control-shape", "dropped")],
+            id="a marker of another shape",
+        ),
+    ],
+)
+def test_what_other_code_has_stored_is_read(messages: list[Json], mended: list[Json], done: Any) -> None:
+    made = repair(messages)
+    assert made.unrepaired == ()
+    assert made.messages is not None
+    assert without_text_lists(made.messages) == without_text_lists(mended)
+    assert changes(made) == done
+    assert check(made.messages) == ()
+    assert repair(made.messages).changes == ()
+    assert "rows" not in repr(made.changes)  # nothing that a tool returned is shown
+
+
+def test_converse_takes_neither_blank_text_nor_long_ids() -> None:
+    target, long = Target("claude-sonnet-4-5", platform="bedrock_converse"), "x" * 70
+    history = [
+        user("x", " "),
+        model("\n", call(long), call(f"{long}y")),
+        user(result(long, [text(""), text("ok")]), result(f"{long}y")),
+    ]
+    made = repair(history, target=target)
+    assert made.messages is not None
+    assert check(made.messages, target=target) == ()
+    (_, asked, answer) = made.messages
+    ids = [block["id"] for block in asked["content"]]
+    assert len(set(ids)) == 2
+    assert all(id.startswith("x" * 50) and len(id) <= 64 for id in ids)
+    assert [block["tool_use_id"] for block in answer["content"]] == ids
+    assert answer["content"][0]["content"] == [text("ok")]
+    assert {change.rule.id for change in made.changes} == {"bedrock-blank-text", "bedrock-tool-id-len"}
+    assert repair(history).changes == ()
 
 
 def test_a_result_that_was_made_is_marked_in_the_value_and_not_on_the_wire() -> None:
@@ -850,7 +1057,7 @@ def test_an_error_of_a_tool_is_no_placeholder() -> None:
 
 
 def test_what_an_unknown_party_has_said_is_not_thrown_away() -> None:
-    made = repair([{"role": "human", "content": "Words."}, user("")])
+    made = repair([{"role": "narrator", "content": "Words."}, user("")])
     assert made.messages is None
     assert [(fault.rule.id, fault.path) for fault in made.unrepaired] == [("role-enum", "messages[0].role")]
 

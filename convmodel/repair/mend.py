@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 import attrs
@@ -14,17 +14,38 @@ from ..blocks import UnsignedThinking
 from ..conversation import Conversation, conversation
 from ..declared import SENT
 from ..edits import PREFIX_BOUND
-from ..errors import Violation
+from ..errors import Rule, Violation, join
 from ..fields import BROKEN, Reading, mapping, read_value, require, thawed
 from ..jsonvalue import decode
 from ..markers import CACHE_MAX, CACHE_ORDER
 from ..preamble import SystemPrompt, ToolDefinition
 from ..turns import AssistantTurn, Origin, UserTurn
-from .passes import PASSES, unbind
-from .plan import Message, Policy, Repaired, Work, as_data
+from . import blocks, pairs, turns
+from .plan import Defect, Message, Policy, Repaired, Work, as_data
 from .rows import read_rows
 
 DEFAULT = Policy()
+PASSES: tuple[tuple[Defect, Callable[[Work], None]], ...] = (
+    ("values", blocks.surrogates),
+    ("values", blocks.values),
+    ("values", blocks.media),
+    ("values", blocks.inputs),
+    ("blocks", blocks.places),
+    ("texts", blocks.empty_texts),
+    ("fields", blocks.user_citations),
+    ("thinking", blocks.unsigned),
+    ("blocks", blocks.unreadable),
+    ("cut_calls", blocks.cut_calls),
+    ("ids", pairs.ids),
+    ("missing_results", pairs.pairs),
+    ("order", pairs.error_results),
+    ("server_tools", pairs.server_tools),
+    ("texts", turns.texts),
+    ("order", turns.system_turns),
+    ("texts", turns.tail),
+    ("thinking", turns.void),
+)
+"""The passes in their order, blocks first, then pairs, then turns; each with the kind of defect that it is about."""
 
 
 def repair(
@@ -108,13 +129,14 @@ def _judged(work: Work, tools: object) -> tuple[Conversation | None, tuple[Viola
         return read_wire(wire, work.system, tools, known, work.target, work.stage)
 
     made, found = read()
-    if any(fault.rule in (CACHE_MAX, CACHE_ORDER) for fault in found):
-        _unmark(work)
+    wrong = next((fault.rule for fault in found if fault.rule in (CACHE_MAX, CACHE_ORDER)), None)
+    if wrong is not None:
+        _unmark(work, wrong)
         made, found = read()
     stale = next((fault.path for fault in found if fault.rule == PREFIX_BOUND), None)
     if stale is not None:
         work.defect = "thinking"
-        unbind(work, int(stale.split("[")[1].split("]")[0]))
+        turns.unbind(work, int(stale.split("[")[1].split("]")[0]))
         made, found = read()
     return made, found
 
@@ -125,7 +147,7 @@ def _written(work: Work) -> tuple[list[Any], dict[int, Origin]]:
     return wire, known
 
 
-def _unmark(work: Work) -> None:
+def _unmark(work: Work, rule: Rule) -> None:
     """Take out all cache markers, which are placed anew when a request is written."""
     work.defect = "fields"
     for message in work.messages:
@@ -133,14 +155,13 @@ def _unmark(work: Work) -> None:
             inner = piece.data.get("content")
             for data in (piece.data, *(inner if isinstance(inner, list) else ())):
                 if isinstance(data, dict) and data.pop("cache_control", None) is not None:
-                    work.rewrite(
-                        piece, f"{piece.path}.cache_control", CACHE_MAX, "a marker", now="", kind="dropped"
-                    )
+                    where = join(piece.path, "cache_control")
+                    work.rewrite(piece, where, rule, "a marker", now="", kind="dropped")
 
 
 def _whole(made: Conversation, work: Work) -> Conversation:
     """The conversation with what the wire does not have: marks of made results, and thinking that is not the target's."""
-    turns = list(made.turns)
+    made_turns = list(made.turns)
     marked = [
         (index, message)
         for index, message in enumerate(work.messages)
@@ -149,8 +170,8 @@ def _whole(made: Conversation, work: Work) -> Conversation:
     if not marked:
         return made
     for index, message in marked:
-        turns[index] = _whole_turn(turns[index].blocks, message)
-    return conversation(turns, system=made.preamble.system, tools=made.preamble.tools)
+        made_turns[index] = _whole_turn(made_turns[index].blocks, message)
+    return conversation(made_turns, system=made.preamble.system, tools=made.preamble.tools)
 
 
 def _whole_turn(sent: tuple[Any, ...], message: Message) -> Any:

@@ -12,8 +12,9 @@ import attrs
 from ..anthropic import Target
 from ..anthropic.read import WIRE_BLOCKS
 from ..conversation import CloseReason, Conversation
-from ..errors import Rule, ValidationError, Violation, quoted
-from ..fields import FIELD_VALUE
+from ..declared import SENT
+from ..errors import Rule, ValidationError, Violation, join, quoted
+from ..fields import BROKEN, FIELD_VALUE, Either, Kind, Many, Nested, Reading, fields_of, read_value
 from ..turns import Origin
 from ..view import block_line
 
@@ -27,8 +28,10 @@ class Policy:
 
     Args:
         fields: Fields, envelopes and rows that requests do not have.
-        blocks: Blocks of unknown types, blocks where they may not stand, and what is no message.
-        values: Inputs that are text, ids that are no text, halves of characters, wrong media types.
+        blocks: Blocks of unknown types, blocks that cannot be read, blocks where they may not stand, and what is no
+            message.
+        values: Inputs, texts, contents of results and flags of another type, ids that are no text, halves of
+            characters, media in a wrong spelling.
         ids: Ids that are illegal or used twice.
         missing_results: Calls without a result: `answer` makes an error result that says what is known, `drop` takes
             the call out, save from a turn with signed thinking, where it is answered.
@@ -195,6 +198,11 @@ class Piece:
         return self.type == "thinking" and not self.data.get("signature")
 
     @property
+    def named(self) -> str:
+        """What it is, in words."""
+        return f"{'an' if str(self.type)[:1] in 'aeiou' else 'a'} {self.type} block"
+
+    @property
     def line(self) -> str:
         """A short line that names the block, without what may be secret in it."""
         return block_line(self.data)
@@ -270,7 +278,7 @@ class Work:
         kept: list[Piece] = []
         for piece in message.pieces:
             if doomed(piece):
-                self.note(piece.path, rule, "dropped", lost or f"a {piece.type} block", before=piece.line)
+                self.note(piece.path, rule, "dropped", lost or piece.named, before=piece.line)
             else:
                 kept.append(piece)
         message.pieces = kept
@@ -285,10 +293,32 @@ class Work:
         now: str | None = None,
         kind: str = "rewritten",
         lost: str = "",
+        defect: Defect | None = None,
     ) -> None:
         """Note that a piece says something else now than it did."""
         piece.rewritten = True
-        self.note(path, rule, kind, lost, before=was, after=piece.line if now is None else now)
+        after = piece.line if now is None else now
+        self.note(path, rule, kind, lost, before=was, after=after, defect=defect)
+
+    def drop_parts(
+        self, piece: Piece, name: str, wrong: Callable[[Any, str], Rule | None], lost: str
+    ) -> None:
+        """Drop from a list in a block the parts that break a rule."""
+        given, where = piece.data.get(name), join(piece.path, name)
+        if not isinstance(given, list):
+            return
+        kept: list[Any] = []
+        for at, part in enumerate(given):
+            rule = wrong(part, f"{where}[{at}]")
+            if rule is None:
+                kept.append(part)
+            else:
+                was = type_of(part) or type(part).__name__
+                self.rewrite(piece, f"{where}[{at}]", rule, was, now="", kind="dropped", lost=lost)
+        if kept or name == "content":
+            piece.data[name] = kept
+        else:
+            del piece.data[name]
 
     def fresh(self, wish: str) -> str:
         """An id that nothing in the history has."""
@@ -304,6 +334,31 @@ class Work:
         """The messages as the API joins them."""
         for role, run in groupby(self.messages, key=lambda message: message.role):
             yield role, list(run)
+
+
+def unread(piece: Piece) -> Rule | None:
+    """The rule that keeps a block from being read; None if it can be."""
+    reading = Reading(SENT, marked=True)
+    made = read_value(piece.cls, piece.data, reading, piece.path)
+    return reading.violations[0].rule if made is BROKEN else None
+
+
+def is_served(piece: Piece) -> bool:
+    """Whether it is a call of a server tool, or the result of one."""
+    return piece.type == "server_tool_use" or str(piece.type).endswith("_tool_result")
+
+
+def parts_of(cls: Any, name: str) -> Nested:
+    """What may stand in a list that a class declares."""
+    kind: Kind = next(field.kind for field in fields_of(cls) if field.name == name)
+    many = kind.many if isinstance(kind, Either) else kind
+    return cast("Nested", cast("Many", many).item)
+
+
+def type_of(part: object) -> str | None:
+    """The type of what says that it is a block."""
+    type = part.get("type") if isinstance(part, dict) else None
+    return type if isinstance(type, str) else None
 
 
 def as_data(pieces: Iterable[Piece]) -> list[dict[str, Any]]:

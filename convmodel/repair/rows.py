@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ..anthropic.read import ROLE
 from ..declared import SENT
-from ..errors import ValidationError, join, key_name
+from ..errors import Rule, ValidationError, join, key_name
 from ..fields import (
     BLOCK_TYPE,
     CACHE_PLACE,
@@ -47,6 +47,8 @@ ENVELOPE = frozenset(
 SIDE_THOUGHTS = ("thinking_blocks", "reasoning_details", "reasoning_content", "reasoning")
 """Fields of thinking: `thinking_blocks` of gateways, `reasoning_details` and `reasoning` of OpenRouter,
 `reasoning_content` of DeepSeek and Kimi."""
+ROLES = {"developer": "system", "human": "user", "ai": "assistant", "model": "assistant"}
+"""Names of the parties in OpenAI's newer API, LangChain and Gemini."""
 OPENAI_TEXTS = ("input_text", "output_text")
 OPENAI_IMAGES = ("image_url", "input_image")
 """Parts of OpenAI's messages, of its Chat Completions and its Responses."""
@@ -87,16 +89,20 @@ def _row(work: Work, data: Mapping[str, Any], path: str) -> tuple[str, list[Piec
     read = {"role", "content"} | {key for key in SIDE_THOUGHTS if data.get(key)}
     read |= {"tool_calls"} if isinstance(calls, (list, tuple)) else set()
     read |= {"tool_call_id"} if role == "tool" else set()
+    read |= {"parts"} if isinstance(data.get("parts"), list) and data.get("content") is None else set()
     for key, value in data.items():
         if key in read:
             continue
         means = value not in (None, "", [], {}) and key not in ENVELOPE
         lost = f"`{key_name(key)}`" if means else ""
         work.note(join(path, key_name(key)), UNKNOWN_FIELD, "dropped", lost)
-    if role == "developer":  # OpenAI's newer name for the party
-        work.note(join(path, "role"), ROLE, "rewritten", before=role, after="system")
-        role = "system"
+    if role in ROLES:
+        work.note(join(path, "role"), ROLE, "rewritten", before=role, after=ROLES[role])
+        role = ROLES[role]
     content = data.get("content")
+    if content is None and isinstance(data.get("parts"), list):  # as Gemini has it
+        work.note(join(path, "parts"), UNKNOWN_FIELD, "moved")
+        content = data["parts"]
     if isinstance((mapping(content) or {}).get("type"), str):
         work.note(f"{path}.content", CONTENT_TYPE, "rewritten", before="a block", after="a list of it")
         content = [content]
@@ -215,18 +221,37 @@ def _details(work: Work, details: list[Any], path: str) -> Iterator[Piece]:
 
 
 def _blocks(work: Work, blocks: Any, path: str) -> list[Piece]:
-    made: list[Piece] = []
-    for at, raw in enumerate(blocks):
-        data = {"type": "text", "text": raw} if isinstance(raw, str) else mapping(raw)
-        block = thawed(dict(data)) if data is not None else {}
-        if isinstance(raw, str):
-            work.note(f"{path}[{at}]", BLOCK_TYPE, "rewritten", after="text")
-        if block.get("type") in OPENAI_TEXTS:
-            block = _openai_text(work, block, f"{path}[{at}]")
-        elif block.get("type") in OPENAI_IMAGES:
-            block = _openai_image(work, block, f"{path}[{at}]")
-        made.append(Piece(block, f"{path}[{at}]"))
-    return made
+    return [Piece(_block(work, raw, f"{path}[{at}]"), f"{path}[{at}]") for at, raw in enumerate(blocks)]
+
+
+def _block(work: Work, raw: Any, path: str) -> dict[str, Any]:
+    """A block as the Messages API has it, from the forms that others give it."""
+    data = {"text": raw} if isinstance(raw, str) else mapping(raw)
+    block = thawed(dict(data)) if data is not None else {}
+    if block.keys() == {"text"}:  # as Converse and Gemini have it
+        work.note(path, BLOCK_TYPE, "rewritten", after="text")
+        return {"type": "text", **block}
+    if block.get("type") in OPENAI_TEXTS:
+        return _openai_text(work, block, path)
+    if block.get("type") in OPENAI_IMAGES:
+        return _openai_image(work, block, path)
+    if block.get("type") == "image" and isinstance(block.get("data"), str) and "source" not in block:
+        return _mcp_image(work, block, path)
+    content = block.get("content")
+    if block.get("type") == "tool_result" and isinstance(content, list):
+        inside = join(path, "content")
+        block["content"] = [
+            _block(work, part, f"{inside}[{at}]") if isinstance(part, (str, dict)) else part
+            for at, part in enumerate(content)
+        ]
+    return block
+
+
+def _mcp_image(work: Work, block: dict[str, Any], path: str) -> dict[str, Any]:
+    """An image as the tools of the Model Context Protocol return it."""
+    work.note(path, BLOCK_TYPE, "rewritten", before="an image of MCP", after="image")
+    source = {"type": "base64", "media_type": block.get("mimeType"), "data": block["data"]}
+    return {"type": "image", "source": source}
 
 
 def _openai_text(work: Work, block: dict[str, Any], path: str) -> dict[str, Any]:
@@ -282,10 +307,11 @@ def _trimmed_value(cls: Any, data: dict[str, Any], path: str, work: Work) -> dic
         if name == "type":
             made[name] = value
         elif name == "cache_control":
-            if cls.admits_marker and isinstance(value, dict):
+            rule = _marker_fault(cls, value, path)
+            if rule is None:
                 made[name] = value
             else:
-                work.note(join(path, name), CACHE_PLACE, "dropped")
+                work.note(join(path, name), rule, "dropped")
         elif field is None:
             lost = "" if value is None or name in ("index", "parsed_output") else f"`{key_name(name)}`"
             work.note(join(path, key_name(name)), UNKNOWN_FIELD, "dropped", lost)
@@ -300,6 +326,14 @@ def _trimmed_value(cls: Any, data: dict[str, Any], path: str, work: Work) -> dic
             made[name] = None
             work.note(join(path, name), field.missing, "added")
     return made
+
+
+def _marker_fault(cls: Any, marker: Any, path: str) -> Rule | None:
+    if not cls.admits_marker or marker is None:
+        return CACHE_PLACE
+    reading = Reading(SENT)
+    reading.marker(marker, path)
+    return reading.violations[0].rule if reading.violations else None
 
 
 def _trimmed(kind: Kind, value: Any, path: str, work: Work) -> Any:
