@@ -69,7 +69,9 @@ def _of_all(draw: st.DrawFn, messages: list[Json]) -> None:
         if isinstance(block, dict)
     ]
     match draw(
-        st.sampled_from(["head", "tail", "unsign", "rename", "foreign", "inputs", "split", "envelope"])
+        st.sampled_from(
+            ["head", "tail", "unsign", "strip", "rename", "foreign", "inputs", "results", "split", "envelope"]
+        )
     ):
         case "head":
             del messages[: draw(st.integers(0, len(messages)))]
@@ -79,6 +81,21 @@ def _of_all(draw: st.DrawFn, messages: list[Json]) -> None:
             for block in blocks:
                 if "signature" in block:
                     block["signature"] = ""
+        case "strip":
+            key = draw(
+                st.sampled_from(["data", "signature", "encrypted_content", "encrypted_index", "source"])
+            )
+            _strip(blocks, key)
+        case "results":
+            for block in blocks:
+                if block.get("type") == "tool_result" and isinstance(block.get("content"), str):
+                    wraps: list[Any] = [
+                        {"text": block["content"]},
+                        [block["content"]],
+                        [{"n": block["content"]}],
+                    ]
+                    block["content"] = draw(st.sampled_from(wraps))
+                    block["is_error"] = draw(st.sampled_from(["true", "false", 1, "?"]))
         case "rename":  # on one side, or on both
             keys = draw(st.sampled_from([("id",), ("tool_use_id",), ("id", "tool_use_id")]))
             for block in blocks:
@@ -102,6 +119,14 @@ def _of_all(draw: st.DrawFn, messages: list[Json]) -> None:
             for message in messages:
                 if message.get("role") == "assistant":
                     message.update({"type": "message", "id": "msg_1", "stop_reason": "end_turn", "usage": {}})
+
+
+def _strip(value: Any, key: str) -> None:
+    """Take a key out, wherever it is."""
+    if isinstance(value, dict):
+        value.pop(key, None)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _strip(item, key)
 
 
 def _of_messages(draw: st.DrawFn, messages: list[Json]) -> None:
