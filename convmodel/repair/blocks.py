@@ -36,7 +36,8 @@ from .plan import THOUGHTS, Defect, Message, Piece, Work, as_text, is_served, pa
 
 PARTS = parts_of(WIRE_BLOCKS["tool_result"], "content").by_type
 """What a result may hold."""
-CUT_REASONS = ("max_tokens", "model_context_window_exceeded")
+CUT_REASONS = ("max_tokens", "model_context_window_exceeded", "refusal")
+"""Why a reply may end in the middle of an input (Handling stop reasons, API documentation)."""
 
 
 def surrogates(work: Work) -> None:
