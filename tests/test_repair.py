@@ -906,8 +906,9 @@ def test_the_assistant_turns_at_the_end_are_one_prefill(
     assert check(made.messages, target=target, stage="send") == ()
 
 
-def test_a_call_that_was_cut_is_dropped_and_in_a_signed_turn_answered() -> None:
-    origins = {1: Origin(stop_reason="max_tokens")}
+@pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
+def test_a_call_that_was_cut_is_dropped_and_in_a_signed_turn_answered(reason: str) -> None:
+    origins = {1: Origin(stop_reason=reason)}
     plain = repair([user("x"), model("y", call()), user("z")], origins=origins)
     assert plain.messages == [user("x"), model("y"), user("z")]
     signed = repair([user("x"), model(thought(), call()), user("z")], origins=origins)

@@ -22,6 +22,7 @@ from ..blocks import (
     TOOL_USE_INPUT,
     media_type_of,
 )
+from ..conversation import cuts
 from ..declared import SENT
 from ..errors import Rule, join, quoted
 from ..fields import BROKEN, FIELD_TYPE, Nested, Reading, described
@@ -36,8 +37,6 @@ from .plan import THOUGHTS, Defect, Message, Piece, Work, as_text, is_served, pa
 
 PARTS = parts_of(WIRE_BLOCKS["tool_result"], "content").by_type
 """What a result may hold."""
-CUT_REASONS = ("max_tokens", "model_context_window_exceeded", "refusal")
-"""Why a reply may end in the middle of an input (Handling stop reasons, API documentation)."""
 
 
 def surrogates(work: Work) -> None:
@@ -305,7 +304,7 @@ def cut_calls(work: Work) -> None:
     for message in work.messages:
         last = message.pieces[-1] if message.pieces else None
         reason = message.origin.stop_reason if message.origin is not None else None
-        if reason not in CUT_REASONS or last is None or last.type != "tool_use" or message.signed:
+        if not cuts(reason) or last is None or last.type != "tool_use" or message.signed:
             continue
         if last.data.get("id") not in answered:
             message.pieces.pop()
