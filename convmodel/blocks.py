@@ -998,7 +998,7 @@ class ToolResult(Value):
     )
 
     def faults(self) -> Iterable[Violation]:
-        if self.is_error and self.toolset_name is not None and not self._says():
+        if self.is_error and self.toolset_name is not None and not self.says:
             yield Violation(ERROR_HAS_TEXT, "content", "an error without text", "Say what went wrong.")
         if not isinstance(self.content, tuple):
             return
@@ -1016,7 +1016,9 @@ class ToolResult(Value):
                         SEARCH_HOMOGENEOUS, f"content[{i}]", f"`{kind}` beside search results", fix
                     )
 
-    def _says(self) -> bool:
+    @property
+    def says(self) -> bool:
+        """Whether there is any text in it."""
         if self.content is None or isinstance(self.content, str):
             return bool(self.content)
         return any(isinstance(block, Text) and block.text for block in self.content)

@@ -193,6 +193,8 @@ def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
             traits.add("client-tools")
             if has_long_id(block):
                 traits.add("long-id")
+            if is_mute_error(block):
+                traits.add("mute-error")
         elif kind == "server_tool_use":
             traits.add(f"server-tool:{getattr(block, 'name', '')}")
         elif kind == "document" and role == "assistant":
@@ -209,6 +211,11 @@ def traits_of(role: Role, blocks: Sequence[AnyBlock]) -> frozenset[str]:
 def has_long_id(block: AnyBlock) -> bool:
     """Whether a call or a result has an id of more than `SHORT_ID` characters."""
     return len(getattr(block, "id", None) or getattr(block, "tool_use_id", None) or "") > SHORT_ID
+
+
+def is_mute_error(block: AnyBlock) -> bool:
+    """Whether a block is an error result that says nothing."""
+    return isinstance(block, ToolResult) and bool(block.is_error) and not block.says
 
 
 def is_blank(block: AnyBlock) -> bool:

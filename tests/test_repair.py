@@ -591,12 +591,12 @@ def test_what_other_code_has_stored_is_read(messages: list[Json], mended: list[J
     assert "rows" not in repr(made.changes)  # nothing that a tool returned is shown
 
 
-def test_converse_takes_neither_blank_text_nor_long_ids() -> None:
+def test_converse_takes_neither_blank_text_nor_long_ids_nor_errors_without_text() -> None:
     target, long = Target("claude-sonnet-4-5", platform="bedrock_converse"), "x" * 70
     history = [
         user("x", " "),
         model("\n", call(long), call(f"{long}y")),
-        user(result(long, [text(""), text("ok")]), result(f"{long}y")),
+        user(result(long, [text(""), text("ok")]), result(f"{long}y", "", is_error=True)),
     ]
     made = repair(history, target=target)
     assert made.messages is not None
@@ -606,8 +606,12 @@ def test_converse_takes_neither_blank_text_nor_long_ids() -> None:
     assert len(set(ids)) == 2
     assert all(id.startswith("x" * 50) and len(id) <= 64 for id in ids)
     assert [block["tool_use_id"] for block in answer["content"]] == ids
-    assert answer["content"][0]["content"] == [text("ok")]
-    assert {change.rule.id for change in made.changes} == {"bedrock-blank-text", "bedrock-tool-id-len"}
+    assert [block["content"] for block in answer["content"]] == [[text("ok")], NO_TEXT]
+    assert {change.rule.id for change in made.changes} == {
+        "bedrock-blank-text",
+        "bedrock-error-result-nonempty",
+        "bedrock-tool-id-len",
+    }
     assert repair(history).changes == ()
 
 

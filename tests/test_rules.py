@@ -362,6 +362,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_their_places() -> None:
 DOUBLE_DIFFERS = {
     "base64-valid": "the double looks at no bytes",
     "bedrock-document-needs-text": "not in the double",
+    "bedrock-error-result-nonempty": "not in the double",
     "bedrock-tool-id-len": "not in the double",
     "document-title-len": "not in the double",
     "image-media-type-matches": "the double looks at no bytes",

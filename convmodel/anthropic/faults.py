@@ -26,7 +26,7 @@ from ..blocks import (
 )
 from ..edits import PREFIX_BOUND
 from ..errors import Rule
-from ..fields import BLOCK_TYPE, UNKNOWN_FIELD
+from ..fields import BLOCK_TYPE, CACHE_EMPTY, UNKNOWN_FIELD
 from ..jsonvalue import VALID_UTF8
 from ..machine import (
     ANSWERED_NEXT,
@@ -48,6 +48,7 @@ from ..turns import (
 )
 from .targets import (
     BEDROCK_BLANK,
+    BEDROCK_ERROR,
     FIRST_USER,
     PREFILL,
     SYSTEM_MODELS,
@@ -177,6 +178,12 @@ TOOL_REFERENCE_RESOLVES = Rule(
     "Tool search tool, API documentation",
     "Tool reference 'X' not found in available tools",
 )
+ROLES_ALTERNATE = Rule(
+    "consecutive-same-role-merged",
+    "Messages of one party in a row count as one; older platforms refuse them.",
+    "Working with messages, API documentation; anthropic-sdk-typescript issue 622",
+    'messages: roles must alternate between "user" and "assistant", but found multiple "user" roles in a row',
+)
 COMPACTION_VERBATIM = Rule(
     "compaction-verbatim",
     "A compaction block goes back unchanged, where it belongs, and with its beta header.",
@@ -217,6 +224,7 @@ ONLY_IN_ERRORS: frozenset[Rule] = frozenset(
         SAMPLING,
         THINKING_BUDGET,
         TOOL_REFERENCE_RESOLVES,
+        ROLES_ALTERNATE,
         COMPACTION_VERBATIM,
         THREAD_SHAPE,
         FALLBACK_CREDIT,
@@ -349,13 +357,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # --- calls and results
     Fault(
-        r"tool_use ids were found without tool_result blocks|did not find \d+ tool_result block",
+        r"tool_use ids were found without tool_result blocks|did not find \d+ tool_result block"
+        r"|expected toolresult blocks at messages",
         ANSWERED_NEXT,
         "re_pair",
         "Calls went out without their results.",
     ),
     Fault(
-        r"unexpected tool_use_id found in tool_result blocks",
+        r"unexpected tool_use_id found in tool_result blocks|number of toolresult blocks at messages\S* exceeds",
         RESULT_HAS_USE,
         "re_pair",
         "A result went out without its call.",
@@ -399,6 +408,12 @@ FAULTS: tuple[Fault, ...] = (
         ERROR_TEXT_ONLY,
         "re_pair",
         "An error result went out with more than text.",
+    ),
+    Fault(
+        "cannot be empty when status value is error",
+        BEDROCK_ERROR,
+        "re_pair",
+        "An error result went out without a text.",
     ),
     Fault(
         r"must define tools|toolconfig field must be defined",
@@ -473,6 +488,12 @@ FAULTS: tuple[Fault, ...] = (
         None,
         "The platform wants a user turn first; name it in the target.",
     ),
+    Fault(
+        r"roles must alternate",
+        ROLES_ALTERNATE,
+        None,
+        "The platform takes no two messages of one party in a row; name it in the target, which joins them.",
+    ),
     # --- system turns
     Fault(
         r"clear_at: (extra inputs|clear_at is only|input should be)",
@@ -494,10 +515,16 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # --- cache markers
     Fault(
-        r"a maximum of 4 blocks with cache_control|cache_control cannot be set for empty text",
+        "a maximum of 4 blocks with cache_control",
         CACHE_MAX,
         "drop_markers",
-        "The request had more cache markers than it may have, or one where none may stand.",
+        "The request had more cache markers than it may have.",
+    ),
+    Fault(
+        "cache_control cannot be set for empty text",
+        CACHE_EMPTY,
+        "drop_markers",
+        "The request had a cache marker where none may stand.",
     ),
     Fault(
         r"ttl=1h cache_control block must not come after",

@@ -24,7 +24,7 @@ from ..log import Thinker, thinker
 from ..machine import Calls, Phase, State
 from ..shapes import Tagged
 from ..shapes import faults as shape_faults
-from ..turns import SIGNED, THOUGHTS, cites, has_long_id, is_blank
+from ..turns import SIGNED, THOUGHTS, cites, has_long_id, is_blank, is_mute_error
 from .cache import CACHE_AUTO, CachePolicy
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Platform(NamedTuple):
     """Takes text that is only whitespace, and empty assistant turns."""
     short_ids: bool = False
     """Takes ids of calls of at most 64 characters."""
+    mute_errors: bool = True
+    """Takes error results without text."""
     document_needs_text: bool = False
     """Refuses a message with a document and no text."""
     automatic_marker: bool = False
@@ -68,12 +70,14 @@ PLATFORMS: Mapping[str, Platform] = {
     "anthropic": Platform(version_2026_10_21=True, automatic_marker=True),
     # Claude in Amazon Bedrock: user first and alternating (anthropic-sdk-typescript issue 622), no web search.
     "bedrock": Platform(repeats_roles=False, server_tools=_SEARCHES),
-    # Converse besides: no blank text, ids of at most 64 characters, text beside documents (AWS API reference).
+    # Converse besides: no blank text, ids of at most 64 characters, text in errors and beside documents (AWS API
+    # reference).
     "bedrock_converse": Platform(
         repeats_roles=False,
         server_tools=frozenset(),
         blank_text=False,
         short_ids=True,
+        mute_errors=False,
         document_needs_text=True,
     ),
     "vertex": Platform(server_tools=_SEARCHES | {"web_search"}),
@@ -409,6 +413,12 @@ BEDROCK_BLANK = Rule(
     "The text field in the ContentBlock object at messages.N.content.M is blank. Add text to the text field, and try "
     "again.",
 )
+BEDROCK_ERROR = Rule(
+    "bedrock-error-result-nonempty",
+    "On Bedrock Converse, an error result says something.",
+    "sample-multi-agent-orchestration-chat-on-agentcore issue 15",
+    "The content field at messages.N.content.M.toolResult cannot be empty when status value is error.",
+)
 BEDROCK_DOCUMENT = Rule(
     "bedrock-document-needs-text",
     "On Bedrock Converse, a message with a document has text.",
@@ -484,6 +494,14 @@ TRAIT_RULES: tuple[TraitRule, ...] = (
         lambda _, block: is_blank(block),
         "blank text",
         "Drop the block.",
+    ),
+    TraitRule(
+        BEDROCK_ERROR,
+        "mute-error",
+        lambda target, _: not target.facts.mute_errors,
+        lambda _, block: is_mute_error(block),
+        "an error result without text",
+        "Say what went wrong.",
     ),
     TraitRule(
         BEDROCK_DOCUMENT,

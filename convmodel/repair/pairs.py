@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from ..anthropic.targets import (
+    BEDROCK_ERROR,
     BEDROCK_ID,
     SERVER_TOOL_PLATFORM,
     TAIL_OPEN,
@@ -319,12 +320,19 @@ def error_results(work: Work) -> None:
                 moved += movable
                 lost = "" if len(movable) == len(other) else "a block"
                 work.rewrite(piece, piece.path, ERROR_TEXT_ONLY, was, kind="moved", lost=lost)
-            elif piece.data.get("toolset_name") is not None and not _any_text(content):
+            elif (rule := _needs_text(work, piece)) is not None and not _any_text(content):
                 was, piece.data["content"] = piece.line, ERROR_WITHOUT_TEXT
-                work.rewrite(piece, piece.path, ERROR_HAS_TEXT, was)
+                work.rewrite(piece, piece.path, rule, was)
         if moved:
             at = len(message.results)
             message.pieces[at:at] = moved
+
+
+def _needs_text(work: Work, piece: Piece) -> Rule | None:
+    """The rule that asks for a text in an error result."""
+    if piece.data.get("toolset_name") is not None:
+        return ERROR_HAS_TEXT
+    return BEDROCK_ERROR if work.target is not None and not work.target.facts.mute_errors else None
 
 
 def _any_text(content: object) -> bool:
