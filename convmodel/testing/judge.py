@@ -535,24 +535,23 @@ def _result_type(use: _Block) -> str:
 
 def _server_tools(request: _Request) -> Iterator[Fault]:
     """Pair server calls by id over the whole turn, which client results do not end ("Server tools" page)."""
-    uses: dict[str, _Block] = {}
     pending: dict[str, _Block] = {}
     before: _Turn | None = None
     for turn in request.spoken:
         if turn.role == "user":
             if not _only_results(turn):
                 yield from _unfinished(before, turn, list(pending.values()))
-                uses, pending = {}, {}
+                pending = {}
             continue
         before = turn
         for block in turn.blocks:
             if block.type == "server_tool_use":
-                uses[block.value["id"]] = pending[block.value["id"]] = block
+                pending[block.value["id"]] = block
             elif _is_server_result(block):
                 name: str = block.value["tool_use_id"]
-                pending.pop(name, None)
-                if name not in uses or _result_type(uses[name]) != block.type:
-                    rule = "server-result-type" if name in uses else "server-result-has-use"
+                use = pending.pop(name, None)
+                if use is None or _result_type(use) != block.type:
+                    rule = "server-result-has-use" if use is None else "server-result-type"
                     yield Fault(
                         rule,
                         f"{block.at}: unexpected `tool_use_id` found in `{block.type}` blocks: {name}. Each "
