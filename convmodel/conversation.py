@@ -23,7 +23,7 @@ from .edits import (
 )
 from .errors import BUILT, ConvmodelError, InvalidReply, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, FIELD_VALUE, described, require, require_function
-from .log import ALTERED, BINDING_VERSION, DIGEST_VERSION, Chain, Log, Turns
+from .log import DIGEST_VERSION, Chain, Log, Turns, altered, answered
 from .machine import CLIENT, TABLE, Phase, State, step, unanswered
 from .preamble import Preamble, SystemPrompt, ToolDefinition, make_preamble
 from .redact import Redacted, Redaction, Redactor
@@ -119,7 +119,7 @@ class _Conversation:
 
         It covers the preamble and all blocks but thinking; where turns of one party begin and end does not count.
         """
-        return f"{BINDING_VERSION}:{self._log.chain(self._length).binding.hex()}"
+        return answered(self._log.chain(self._length).binding)
 
     def extends(self, other: "Conversation") -> bool:
         """Whether `other` is this conversation at an earlier point, or now.
@@ -859,7 +859,7 @@ def _masked_reply(
     if isinstance(given, Reply) and not given.bound:  # kept, and known to be void wherever it is checked
         redactor.tell(made)
         if behind and origin is not None:
-            origin = attrs.evolve(origin, prefix=ALTERED)
+            origin = attrs.evolve(origin, prefix=altered(min(behind)))
         return made.blocks, origin, unbroken
     kept = tuple(block for at, block in enumerate(made.blocks) if at not in behind)
     redactor.tell(Redacted(kept, made.found, tuple(map(BUILT.block, sorted(behind)))))

@@ -14,10 +14,10 @@ import attrs
 from .blocks import ContentBlockSource, PlainTextSource, ServerToolUse, Text, ToolResult, ToolUse
 from .errors import BUILT, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, Choice
-from .log import ALTERED, BINDING_VERSION, Log
+from .log import Log, altered, answered, is_recorded, void_from
 from .machine import CLIENT, RESULT_HAS_USE, TABLE, Phase, State
 from .preamble import Preamble
-from .turns import RESULT_ONCE, SIGNED, AssistantTurn, Turn, UserTurn
+from .turns import RESULT_ONCE, SIGNED, AssistantTurn, Origin, Turn, UserTurn
 
 PREFIX_BOUND = Rule(
     "thinking-prefix-bound",
@@ -269,37 +269,43 @@ def edited(
         after.extend(move.turn for move in rewrite.turns)
         # What an earlier edit has voided and kept is void still, unless this one restores what stood before it.
         stale = before.chain(rewrite.first).stale_turns()
-        start = min(stale[:1], default=rewrite.first)
+        start = stale[0][0] if stale else rewrite.first
         rewrite = Rewrite(start, [*unchanged(before, start, rewrite.first), *rewrite.turns])
     voided = list(_voided(before, length, after, rewrite))
-    paths = tuple(BUILT.at(*each.was) for each in voided if each.was is not None)
-    if paths and on_thinking == "refuse":
+    if voided and on_thinking == "refuse":
         found = "thinking that is bound to what stood before it"
         fix = "Pass on_thinking='strip_after' to drop it, or 'keep' for models that do not check."
-        raise ValidationError(Violation(PREFIX_BOUND, path, found, fix) for path in paths)
+        places = (each.was or (each.turn, each.block) for each in voided)
+        raise ValidationError(Violation(PREFIX_BOUND, BUILT.at(*place), found, fix) for place in places)
+    paths = tuple(BUILT.at(*each.was) for each in voided if each.was is not None)
     if voided and on_thinking == "strip_after":
         first = voided[0]
-        later = _without_thinking(after, len(after.turns), first.turn, first.block)
-        return _rewritten(after, later), paths
-    if altered := sorted({each.turn for each in voided if each.altered}):
-        marked = unchanged(after, altered[0], len(after.turns))
-        for index in altered:
-            marked[index - altered[0]] = Moved(_altered(after.turns[index]), index)
-        return _rewritten(after, Rewrite(altered[0], marked)), paths
-    return after, paths
+        return _rewritten(after, _without_thinking(after, len(after.turns), first.turn, first.block)), paths
+    return _remembering(after, voided), paths
+
+
+def _remembering(log: Log, voided: list[_Voided]) -> Log:
+    """A log whose turns say which of their thinking is void, where what they answered does not say it."""
+    known = dict(log.chain(len(log.turns)).stale_turns())
+    first: dict[int, _Voided] = {}
+    for each in voided:
+        if each.block < known.get(each.turn, each.block + 1):
+            first.setdefault(each.turn, each)
+    if not first:
+        return log
+    start = min(first)
+    turns = unchanged(log, start, len(log.turns))
+    for index, each in first.items():
+        turn = cast("AssistantTurn", log.turns[index])
+        origin = attrs.evolve(turn.origin or Origin(), prefix=each.answered)
+        turns[index - start] = Moved(attrs.evolve(turn, origin=origin), index)
+    return _rewritten(log, Rewrite(start, turns))
 
 
 def _rewritten(log: Log, rewrite: Rewrite) -> Log:
     made = log.prefix(rewrite.first)
     made.extend(move.turn for move in rewrite.turns)
     return made
-
-
-def _altered(turn: Turn) -> Turn:
-    """A turn that remembers that its own blocks were changed before its thinking."""
-    if type(turn) is not AssistantTurn or turn.origin is None or turn.origin.prefix is None:
-        return turn
-    return attrs.evolve(turn, origin=attrs.evolve(turn.origin, prefix=ALTERED))
 
 
 class _Voided(NamedTuple):
@@ -309,8 +315,8 @@ class _Voided(NamedTuple):
     block: int
     was: tuple[int, int] | None
     """Where it stood before; None if the edit put it there."""
-    altered: bool
-    """What stands before it in its own turn has changed."""
+    answered: str
+    """What its turn is to remember of that: the prefix that it stood behind, or that more than the prefix has changed."""
 
 
 def _voided(before: Log, length: int, after: Log, rewrite: Rewrite) -> Iterator[_Voided]:
@@ -326,21 +332,27 @@ def _voided(before: Log, length: int, after: Log, rewrite: Rewrite) -> Iterator[
         if old < 0:
             continue
         source = before.turns[old]
+        prefix = turn.origin.prefix if type(turn) is AssistantTurn and turn.origin is not None else None
+        recorded, since = is_recorded(prefix), void_from(prefix, now[index].binding)
         for place, origin in _pairs(turn, source):
             if place is None:  # thinking behind other thinking was taken out
                 if follows is None:
                     follows = any(map(_signed, after.turns[: rewrite.first]))
                 broken |= follows
                 continue
-            known, altered = _recorded(turn), False
-            stands = not known or now[index].binding.hex() == known
-            if origin is not None:
-                altered = _seen(turn, place) != _seen(source, origin)
-                stands &= not (broken or altered) and (bool(known) or was[old].binding == now[index].binding)
-            void |= not stands
+            if origin is None:  # thinking was put in
+                stood = next((at for at in _signed(source) if source.blocks[at] == turn.blocks[place]), None)
+                within, broken = stood is None, True
+            else:
+                stood = origin
+                within = not broken and _seen(turn, place) == _seen(source, origin)
+            same = recorded or was[old].binding == now[index].binding
+            since_then = since is not None and (origin is None or origin >= since)
+            void |= not (within and same) or since_then
             if void:
-                yield _Voided(index, place, None if origin is None else (old, origin), altered)
-            broken |= origin is None  # other thinking was put in
+                only_moved = within and not (same or since_then)
+                memory = answered(was[old].binding) if only_moved else altered(place)
+                yield _Voided(index, place, None if stood is None else (old, stood), memory)
             follows = True
 
 
@@ -362,10 +374,3 @@ def _pairs(turn: Turn, source: Turn) -> Iterator[tuple[int | None, int | None]]:
 def _seen(turn: Turn, end: int) -> list[bytes]:
     """What the binding covers of the blocks of a turn before one."""
     return [hashed for hashed, bound in turn.hashes[:end] if bound]
-
-
-def _recorded(turn: Turn) -> str:
-    """The binding that a turn answered, as far as this release can compare it."""
-    origin = turn.origin if type(turn) is AssistantTurn else None
-    version, _, prefix = ((origin and origin.prefix) or "").partition(":")
-    return prefix if version == BINDING_VERSION else ""

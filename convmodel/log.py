@@ -5,6 +5,7 @@ therefore costs what is new, and a thousand conversations that grew from one ano
 """
 
 import hashlib
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
@@ -18,9 +19,11 @@ from .turns import SIGNED, THOUGHTS, AssistantTurn, Origin, Turn
 
 
 class Stale(NamedTuple):
-    """A turn with signed thinking that answered another prefix than the one that stands before it."""
+    """A turn with signed thinking that no longer stands behind what it answered."""
 
     turn: int
+    block: int
+    """From which block on."""
     before: "Stale | None"
     """The last such turn before it."""
 
@@ -36,12 +39,12 @@ class Chain(NamedTuple):
     stale: Stale | None = None
     """The last turn whose thinking is bound to another prefix; the earlier ones hang on it."""
 
-    def stale_turns(self) -> list[int]:
-        """All such turns, in their order."""
-        turns: list[int] = []
+    def stale_turns(self) -> list[tuple[int, int]]:
+        """All such turns in their order, each with the block from which on its thinking is bound to something else."""
+        turns: list[tuple[int, int]] = []
         stale = self.stale
         while stale is not None:
-            turns.append(stale.turn)
+            turns.append((stale.turn, stale.block))
             stale = stale.before
         return turns[::-1]
 
@@ -58,8 +61,29 @@ class Thinker(NamedTuple):
 
 DIGEST_VERSION = "d1"
 BINDING_VERSION = "b1"
-ALTERED = f"{BINDING_VERSION}:altered"
-"""The prefix of a turn whose own blocks were changed before its thinking: it is that of no conversation."""
+_ALTERED = re.compile(rf"{BINDING_VERSION}:altered(?:-(\d{{1,9}}))?")
+
+
+def altered(block: int) -> str:
+    """The prefix of a turn whose thinking from a block on is known to be void: it is that of no conversation."""
+    return f"{BINDING_VERSION}:altered-{block}"
+
+
+def answered(binding: bytes) -> str:
+    """The prefix of a turn that answered what a binding identifies."""
+    return f"{BINDING_VERSION}:{binding.hex()}"
+
+
+def is_recorded(prefix: str | None) -> bool:
+    """Whether a prefix says what stood before a turn, in the form of this release."""
+    return (prefix or "").startswith(f"{BINDING_VERSION}:") and not _ALTERED.fullmatch(prefix or "")
+
+
+def void_from(prefix: str | None, binding: bytes) -> int | None:
+    """From which block on a turn that answered a prefix is void behind a binding; None if it is not known to be."""
+    if found := _ALTERED.fullmatch(prefix or ""):
+        return int(found[1] or 0)
+    return 0 if is_recorded(prefix) and prefix != answered(binding) else None
 
 
 class Log:
@@ -152,10 +176,9 @@ def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:
     digest, binding, role, stale = chain.digest, chain.binding, chain.role, chain.stale
     if type(turn) is AssistantTurn and turn.origin is not None:
         origin = turn.origin
-        if any(type(block) in SIGNED for block in turn.blocks):
-            version, _, prefix = (origin.prefix or "").partition(":")
-            if version == BINDING_VERSION and prefix != binding.hex():
-                stale = Stale(index, stale)
+        void = void_from(origin.prefix, binding)
+        if void is not None and any(type(block) in SIGNED for block in turn.blocks[void:]):
+            stale = Stale(index, void, stale)
         digest = hashlib.sha256(digest + stored_bytes(origin)).digest()
     if not joined:
         digest = hashlib.sha256(digest + turn.role.encode()).digest()

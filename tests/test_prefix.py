@@ -325,10 +325,10 @@ def test_text_is_mapped_wherever_the_user_or_the_model_wrote_some() -> None:
         system="a key",
     )
     mapped = convo.map_text(lambda text: text.replace("key", "…"), on_thinking="keep").conversation
-    assert list(mapped.turns) == [
-        UserTurn(["a …", Document(PlainTextSource("a …"))]),
-        AssistantTurn([Thinking("a key", "c2ln"), Text("the …"), ONE, TWO]),
-        UserTurn([ONE.result([SearchResult("key", "key", [Text("a …")])]), TWO.result("…")]),
+    assert [turn.blocks for turn in mapped.turns] == [
+        (Text("a …"), Document(PlainTextSource("a …"))),
+        (Thinking("a key", "c2ln"), Text("the …"), ONE, TWO),
+        (ONE.result([SearchResult("key", "key", [Text("a …")])]), TWO.result("…")),
     ]
     assert mapped.preamble == convo.preamble
 
@@ -823,3 +823,49 @@ def test_a_late_result_voids_what_was_thought_after_the_made_one() -> None:
     ]
     edit = convo.supply(call.result("A"), on_thinking="strip_after")
     assert edit.voided == ("turns[3].blocks[0]",)
+
+
+def test_what_a_history_without_origins_stood_behind_is_remembered_when_it_is_kept() -> None:
+    convo = start("hi", tools=[LOOK]).assistant(thought(1), "Hi.")
+    kept = convo.with_system("s", on_thinking="keep")
+    assert [each.path for each in stale_thinking(kept.conversation, BOUND)] == ["turns[1].blocks[0]"]
+    asked = kept.conversation.rewind(2)
+    assert isinstance(asked, AwaitingUser)
+    assert refused(lambda: to_request(asked.user("Well?"), BOUND)) == [(PREFIX, "turns[1].blocks[0]")]
+    again = kept.conversation.map_text(str, on_thinking="strip_after")
+    assert again.voided == kept.voided == ("turns[1].blocks[0]",)
+    # An edit that is undone restores it.
+    assert stale_thinking(kept.conversation.with_system(None).conversation, BOUND) == ()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "voided", "stale"),
+    [
+        ([TWO, thought(3), Text("so")], ["turns[3].blocks[2]"], ["turns[3].blocks[1]"]),
+        (
+            [thought(3), TWO, thought(2), Text("so")],
+            ["turns[3].blocks[2]", "turns[3].blocks[0]"],
+            ["turns[3].blocks[0]", "turns[3].blocks[2]"],
+        ),
+        (
+            [thought(2), thought(2), TWO, thought(3), Text("so")],
+            ["turns[3].blocks[0]", "turns[3].blocks[2]"],
+            ["turns[3].blocks[1]", "turns[3].blocks[3]"],
+        ),
+    ],
+    ids=["taken out in the middle", "moved", "repeated"],
+)
+def test_thinking_that_is_rearranged_is_void(blocks: list[Any], voided: list[str], stale: list[str]) -> None:
+    convo = two_rounds()
+    turn = AssistantTurn(blocks, Origin(stop_reason="tool_use"))
+    assert refused(lambda: convo.replace(3, turn)) == [(PREFIX, path) for path in voided]
+    kept = convo.replace(3, turn, on_thinking="keep")
+    assert list(kept.voided) == voided
+    assert [each.path for each in stale_thinking(kept.conversation, BOUND)] == stale
+    stripped = convo.replace(3, turn, on_thinking="strip_after").conversation
+    assert stale_thinking(stripped, BOUND) == ()
+    assert list(stripped.turns[3].blocks) == [
+        block
+        for at, block in enumerate(blocks)
+        if not isinstance(block, Thinking) or f"turns[3].blocks[{at}]" not in stale
+    ]

@@ -537,7 +537,7 @@ def test_signed_thinking_behind_a_secret_stays_where_it_is_not_bound() -> None:
     answered = after.answer([call.result("ok") for call in after.open_calls])
     assert to_request(answered, FREE)
     # A model that checks would refuse it, and that is known.
-    assert refused(lambda: to_request(answered, BOUND)) == [("thinking-prefix-bound", "turns[1].blocks[0]")]
+    assert refused(lambda: to_request(answered, BOUND)) == [("thinking-prefix-bound", "turns[1].blocks[2]")]
     assert loads(dumps(answered)) == answered
 
 

@@ -522,8 +522,8 @@ class Judged(NamedTuple):
     calls: Calls
     tools: Sequence[object] | None
     """The tools of the request; None if they are not known."""
-    stale: Callable[[], Sequence[int]]
-    """The turns whose thinking is bound to another prefix."""
+    stale: Callable[[], Sequence[tuple[int, int]]]
+    """The turns whose thinking is bound to something else, each with the block from which on."""
 
 
 def judged(convo: Conversation) -> Judged:
@@ -550,20 +550,25 @@ def target_faults(history: Judged, target: Target, place: Place) -> Iterator[Vio
     if history.tools is not None and not history.tools and "client-tools" in state.traits:
         yield Violation(TOOLS_DECLARED, "tools", "no tools", "Declare the tools that the history has used.")
     bound = _bound(turns, history.stale, target) if target.on_stale == "refuse" else ()
-    for index in bound[:1]:
-        at = next(i for i, block in enumerate(turns[index].blocks) if type(block) in SIGNED)
+    for index, first in bound[:1]:
+        blocks = turns[index].blocks
+        at = next(at for at in range(first, len(blocks)) if type(blocks[at]) in SIGNED)
         fix = "Restore what stood before it, drop this and all later thinking, or send it with `drop_block`."
         yield Violation(PREFIX_BOUND, place.at(index, at), "thinking bound to another prefix", fix)
     if thinking == "enabled" and state.loop is not None and state.phase is not Phase.DONE:
         yield from _loop_start(turns, state.loop, target, place)
 
 
-def _bound(turns: Sequence[Any], stale: Callable[[], Sequence[int]], target: Target) -> list[int]:
-    """The turns whose thinking the target reads and finds bound to another prefix."""
+def _bound(
+    turns: Sequence[Any], stale: Callable[[], Sequence[tuple[int, int]]], target: Target
+) -> list[tuple[int, int]]:
+    """The turns whose thinking the target reads and finds bound to something else, each with the block from which on."""
     if not binds_prefix(target.model, target.platform):
         return []
     return [
-        index for index in stale() if (who := thinker(turns[index])) is None or _unread(who, target) is None
+        (index, block)
+        for index, block in stale()
+        if (who := thinker(turns[index])) is None or _unread(who, target) is None
     ]
 
 
@@ -650,12 +655,13 @@ def stale_thinking(conversation: Conversation, target: Target) -> tuple[StaleThi
             reasons.update(dict.fromkeys(at[:until], reason))
         elif not who.signed and target.vendor == "anthropic":
             unsigned.update(at[:until])
-    bound = _bound(turns, log.chain(len(turns)).stale_turns, target)
-    reasons.update(dict.fromkeys(bound, "prefix_binding_mismatch"))
+    bound = dict(_bound(turns, log.chain(len(turns)).stale_turns, target))
     found: list[StaleThinking] = []
-    for index in sorted(reasons.keys() | unsigned):
+    for index in sorted(reasons.keys() | unsigned | bound.keys()):
         for place, block in enumerate(turns[index].blocks):
             reason = reasons.get(index)
+            if index in bound and place >= bound[index]:
+                reason = "prefix_binding_mismatch"
             if type(block) in THOUGHTS - SIGNED:
                 reason = (
                     "foreign_vendor" if target.vendor == "anthropic" or reason == "foreign_vendor" else None
