@@ -5,6 +5,7 @@ A rule is one named invariant. Everything convmodel refuses, it refuses under a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -101,8 +102,11 @@ class Place(NamedTuple):
 
 
 def key_name(key: object) -> str:
-    """A key as a path shows it: not what is no text, endless, or would not print."""
-    return key if isinstance(key, str) and len(key) < 60 and key.isprintable() else "…"
+    """A key as a path shows it, if it looks like the name of a field: the rest may be data, or a secret."""
+    return key if isinstance(key, str) and _FIELD_NAME.fullmatch(key) else "…"
+
+
+_FIELD_NAME = re.compile(r"[$@]?[A-Za-z_][A-Za-z_.-]{0,40}[0-9]{0,2}")
 
 
 BUILT = Place("turns", "blocks")

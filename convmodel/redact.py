@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Generic, TypeAlias, TypeVar, cast, final
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 import attrs
 
 from .errors import ValidationError, Violation, quoted
-from .fields import FIELD_VALUE, Value, fields_of, require, require_function
+from .fields import FIELD_TYPE, FIELD_VALUE, Value, described, fields_of, require, require_function
 from .jsonvalue import JsonObject
 
 B = TypeVar("B", bound=Value)
@@ -26,11 +26,14 @@ B = TypeVar("B", bound=Value)
 Find: TypeAlias = Callable[[str], Iterable[tuple[int, int]]]
 """Where in a text secrets stand, each as start and end."""
 Detector: TypeAlias = str | re.Pattern[str] | Find
-"""A pattern, whose group is the secret if it has one that matched, or a function."""
+"""A pattern, whose groups are the secrets if it has any that matched, or a function."""
 
 # ---------------------------------------------------------------- what is found
 
 _KIND = "[a-z0-9]+(?:-[a-z0-9]+)*"
+_MASK = "[redacted:secret]"
+_Key: TypeAlias = Literal["given", "named"]
+"""Why what stands under a key is a secret: the caller said so, or its name does."""
 _PLACEHOLDER = re.compile(rf"(\[redacted:{_KIND}\])")
 
 KEYS: frozenset[str] = frozenset(
@@ -45,12 +48,25 @@ KEYS: frozenset[str] = frozenset(
         "credential",
         "credentials",
         "token",
+        "passcode",
+        "pincode",
+        "otp",
         "apikey",
         "accesskey",
         "secretkey",
         "privatekey",
+        "signingkey",
+        "encryptionkey",
+        "accountkey",
+        "apikeys",
+        "accesstokens",
+        "refreshtokens",
+        "apitokens",
+        "connectionstring",
+        "dbpass",
         "authorization",
         "cookie",
+        "cookies",
     }
 )
 """What the names of secrets end with, in small letters, without dashes and underscores."""
@@ -67,11 +83,16 @@ _PLAIN = rf"{_STANDS_IN}(?={_BARE}{{0,64}}[0-9])({_BARE}{{6,}})"
 _OPTION = rf"--(?<!---)([a-z][a-z-]{{1,30}}) [\"']?{_PLAIN}"
 _LOGIN = rf" (?:-u|--user)[ =]?[\"']?[A-Za-z0-9._@%+-]{{1,64}}:(?![0-9]+\b){_PLAIN}"
 _SCHEME = rf"(?i:bearer|basic|token) {{1,5}}(?={_TOKEN}{{0,64}}(?:[0-9]|[a-z][A-Z]))({_TOKEN}{{8,}})"
+_ENDS = r"(?=\s{0,50}(?:\n|\Z))"
+# Code assigns names, files of settings assign values: what has spaces around its sign must look like none of code's.
+_SETTING = rf"{_STANDS_IN}(?={_BARE}{{0,64}}[0-9])((?:[A-Za-z0-9]{{12,}}|(?={_BARE}{{0,64}}[/+=!@#%^&~]){_BARE}{{8,}}){_ENDS})"
 _ASSIGNED = (
     rf"[:=]\s{{0,5}}\\{{0,3}}[\"'](?:{_SCHEME}|{_STANDS_IN}(?={_QUOTED}{{0,64}}[0-9!#$%^&*+=@~?])({_QUOTED}{{6,}}))"
     rf"|: {{0,3}}{_SCHEME}"
     rf"|=(?!=){_PLAIN}(?!{_BARE}|[,()\[])"
-    rf"|: {{1,3}}{_PLAIN}(?=\s{{0,50}}(?:\n|\Z))"
+    rf"|= {{1,3}}{_SETTING}"
+    rf"|:(?!:|[^\s@]{{1,1000}}@) {{0,3}}{_PLAIN}(?:{_ENDS}|(?=\\{{0,3}}[\"']))"
+    rf"|: {{1,3}}(?={_BARE}{{0,64}}[A-Za-z]){_PLAIN}(?=[,;] )"
 )
 
 
@@ -128,14 +149,14 @@ DETECTORS: Mapping[str, Detector] = MappingProxyType(
         "huggingface-token": r"hf_(?<!\whf_)[A-Za-z0-9]{30,}",
         "sendgrid-key": r"SG\.(?<![\w-]SG\.)[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,}",
         "jwt": r"eyJ(?<![\w-]eyJ)[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){2,4}",
-        "bearer-token": rf"[bB](?i:earer) {{1,5}}(?={_TOKEN}{{0,64}}[0-9])({_TOKEN}{{8,}})",
-        "url-password": rf"://[^\s:/@?#\"'<>()\[\]{{}}]{{0,128}}:{_STANDS_IN}([^\s/@\"'<>{{}}]{{1,256}})@(?=[\w\[])",
+        "bearer-token": rf"[bB](?i:earer) {{1,5}}(?={_TOKEN}{{0,250}}[0-9])({_TOKEN}{{8,}})",
+        "url-password": rf"://[^\s:/@?#\"'<>()\[\]{{}}]{{0,128}}:{_STANDS_IN}([^\s/\"'<>{{}}]{{1,1000}})@(?=[\w\[])",
         "secret": assignments,
     }
 )
 """The default detectors by kind: common formats of credentials, and what is given to a name of one."""
 
-_REFERENCE = re.compile(r"\$\w+|\$?\{[^}]*\}+|%\w+%|<[^>]*>|\*+|")
+_REFERENCE = re.compile(r"\$(?:[A-Za-z_]+|[A-Z_][A-Z0-9_]*)|\$?\{[^}]*\}+|%\w+%|<[^>]*>|\*+|")
 """Values that stand for a secret, or for none."""
 
 
@@ -226,11 +247,12 @@ class Redactor:
     r"""What counts as a secret. A value, which conversations take where something enters them.
 
     Args:
-        detectors: By kind a pattern or a function from a text to the places of its secrets. The secret is the group
-            that matched, or all of the match if there is none. Kinds have a-z, 0-9 and single dashes.
+        detectors: By kind a pattern or a function from a text to the places of its secrets. The secrets of a pattern are
+            the groups that matched, or all of the match if there are none. Places that go beyond the text count as far
+            as there is text. Kinds have a-z, 0-9 and single dashes.
         keys: What the names of keys in tool inputs end with whose text is a secret, whatever it looks like; case,
             dashes and underscores do not count.
-        inputs: The keys whose text is a secret in the inputs of single tools, by the name of the tool.
+        inputs: The keys whose text and numbers are secrets in the inputs of single tools, by the name of the tool.
         report: Called with what was replaced whenever something was, in what enters a conversation.
 
     Raises:
@@ -318,22 +340,30 @@ class Redactor:
             return self._text(value, found)
         if free and type(value) is JsonObject:
             before = found.total()
-            made = self._json(value.thaw(), named, False, found)
+            made = self._json(value.thaw(), named, None, found)
             return JsonObject(made) if found.total() > before else value
         return value
 
-    def _json(self, value: Any, named: frozenset[str], secret: bool, found: Counter[str]) -> Any:
-        """A plain JSON value without secrets; keys, numbers and the shape stay."""
+    def _json(self, value: Any, named: frozenset[str], under: _Key | None, found: Counter[str]) -> Any:
+        """A plain JSON value without secrets, under a key that tells a secret or under none; keys and the shape stay."""
         if isinstance(value, str):
-            if not secret or _REFERENCE.fullmatch(value) or _PLACEHOLDER.fullmatch(value):
+            if under is None or _REFERENCE.fullmatch(value) or _PLACEHOLDER.fullmatch(value):
                 return self._text(value, found)
             found["secret"] += 1
-            return "[redacted:secret]"
+            return _MASK
+        if under == "given" and type(value) in (int, float):
+            found["secret"] += 1
+            return _MASK
         if isinstance(value, list):
-            return [self._json(item, named, secret, found) for item in value]
+            return [self._json(item, named, under, found) for item in value]
         if isinstance(value, dict):
             return {
-                key: self._json(item, named, secret or key in named or _is_name(key, self.keys), found)
+                key: self._json(
+                    item,
+                    named,
+                    "given" if key in named else under or ("named" if _is_name(key, self.keys) else None),
+                    found,
+                )
                 for key, item in cast("dict[str, Any]", value).items()
             }
         return value
@@ -360,8 +390,9 @@ class Redactor:
         found = (
             (start, end, kind)
             for kind, find in self.detectors
-            for start, end in (_matches(find, text) if isinstance(find, re.Pattern) else find(text))
-            if 0 <= start < end <= len(text)
+            for start, end in (
+                _matches(find, text) if isinstance(find, re.Pattern) else _places(kind, find(text), len(text))
+            )
         )
         merged: list[tuple[int, int, str]] = []
         for start, end, kind in sorted(found, key=lambda span: (span[0], -span[1])):
@@ -373,7 +404,23 @@ class Redactor:
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    return (match.span(match.lastindex or 0) for match in pattern.finditer(text))
+    for match in pattern.finditer(text):
+        groups = [(start, end) for start, end in match.regs[1:] if start < end]
+        yield from groups or [(start, end) for start, end in match.regs[:1] if start < end]
+
+
+def _places(kind: str, given: object, length: int) -> Iterator[tuple[int, int]]:
+    """The places that a function has found, as far as there is text."""
+    path = f"detectors.{kind}"
+    require(given, Iterable, path, "a list of starts and ends")
+    for place in cast("Iterable[object]", given):
+        bounds = cast("tuple[object, ...]", place) if isinstance(place, (tuple, list)) else ()
+        if len(bounds) != 2 or any(type(bound) is not int for bound in bounds):
+            found, fix = f"{described(place)} where a start and an end are due", "Give pairs of numbers."
+            raise ValidationError([Violation(FIELD_TYPE, path, found, fix)])
+        start, end = (min(max(cast("int", bound), 0), length) for bound in bounds)
+        if start < end:
+            yield start, end
 
 
 def _replaced(text: str, spans: list[tuple[int, int, str]]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from .blocks import short
 from .conversation import Conversation
-from .redact import Redactor
+from .redact import Redactor, default
 from .storage import dumps
 
 
@@ -31,7 +31,7 @@ def view(conversation: Conversation, redactor: Redactor | None = None) -> str:
     """
     data = json.loads(dumps(conversation))
     lines = [f"{'system':<14}{block_line(text, redactor)}" for text in data.get("system", ())]
-    lines += [f"{'tool':<14}{_name(tool.get('name'))}" for tool in data.get("tools", ())]
+    lines += [f"{'tool':<14}{_name(tool.get('name'), redactor)}" for tool in data.get("tools", ())]
     for index, turn in enumerate(data["turns"]):
         lines += _turn(index, turn["role"], turn["blocks"], redactor)
     return "\n".join([*lines, f"= {type(conversation).__name__}"])
@@ -58,7 +58,7 @@ def view_messages(messages: object, redactor: Redactor | None = None) -> str:
         data = cast("dict[str, Any]", message)
         content = data.get("content")
         blocks = content if isinstance(content, list) else [content]
-        lines += _turn(index, _name(data.get("role")), blocks, redactor)
+        lines += _turn(index, _name(data.get("role"), redactor), blocks, redactor)
     return "\n".join(lines)
 
 
@@ -69,8 +69,11 @@ def _turn(index: int, role: str, blocks: list[Any], redactor: Redactor | None) -
         head = ""
 
 
-def _name(value: object) -> str:
-    return value[:60] if isinstance(value, str) and value.isprintable() else "?"
+def _name(value: object, redactor: Redactor | None = None) -> str:
+    """A name as it is, masked where somebody has put a secret into it."""
+    if not isinstance(value, str) or not value.isprintable():
+        return "?"
+    return (redactor or default()).text(value[:1000])[:60]
 
 
 def block_line(block: object, redactor: Redactor | None = None) -> str:
@@ -81,12 +84,14 @@ def block_line(block: object, redactor: Redactor | None = None) -> str:
     if not isinstance(block, dict):
         return type(block).__name__
     data = cast("dict[str, Any]", block)
-    kind = _name(data.get("type"))
+    kind = _name(data.get("type"), redactor)
     if kind == "text" and isinstance(data.get("text"), str):
         return short(data["text"], redactor)
-    details = [_name(data[key]) for key in ("id", "tool_use_id", "name") if isinstance(data.get(key), str)]
+    details = [
+        _name(data[key], redactor) for key in ("id", "tool_use_id", "name") if isinstance(data.get(key), str)
+    ]
     if isinstance(data.get("input"), Mapping):
-        details.append(f"({', '.join(_name(key) for key in list(data['input'])[:5])})")
+        details.append(f"({', '.join(_name(key, redactor) for key in list(data['input'])[:5])})")
     if data.get("is_error") is True:
         details.append("error")
     if isinstance(data.get("synthetic"), str):

@@ -44,7 +44,7 @@ from convmodel import (
     WebFetchToolResult,
     start,
 )
-from convmodel.anthropic import Target, from_message, stale_thinking, to_body, to_request
+from convmodel.anthropic import Target, check, from_message, stale_thinking, to_body, to_request
 from convmodel.cli import main
 from convmodel.redact import DETECTORS, KEYS, Redacted, Redaction, Redactor, masked
 from convmodel.storage import dumps, loads
@@ -121,6 +121,14 @@ CREDENTIALS = [
     ("secret", "login --api-key '", "hunter22", "' -v"),
     ("secret", "user: me\npassword: ", "hunter2", "\nport: 1"),
     ("secret", 'clientSecret = "', "9f8e7d6c", '"'),
+    ("secret", "[default]\naws_secret_access_key = ", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1", "\n"),
+    ("secret", "password = ", "hunter2hunter2", "\n"),
+    ("secret", "curl -H 'X-Api-Key: ", "abc123def456ghi", "' http://x.test"),
+    ("secret", "API_KEY:", "abc123def", ""),
+    ("secret", "Cookie: ", "session=abc123def456", "; a=b"),
+    ("secret", "token: ", "abc123def456", ", other: 1"),
+    ("url-password", "postgres://me:", "p@ss1", "@db/x"),
+    ("url-password", "https://x-access-token:", MIXED * 10, "@host/x"),
     ("secret", "aws_secret_access_key = '", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY1", "'"),
 ]
 
@@ -136,6 +144,11 @@ def test_credentials_are_found_and_nothing_around_them_is_touched(
 
 
 INNOCENT = [
+    "api_key = config.key1",
+    'password = pw1 + "x"',
+    "secret = value2",
+    "token: 128000, cost: 3",
+    "http://a.test:80/x?mail=me@b.test",
     "docker run -u 100000:100000 img",
     "npm_config_registry, pypi-server, hf_hub_download",
     "def login(user, password=None): ...",
@@ -294,16 +307,29 @@ def test_what_is_no_redactor_is_refused(make: Callable[[], object], rule: str, p
     assert refused(make) == [(rule, path)]
 
 
-def test_a_pattern_gives_its_group_or_all_of_its_match() -> None:
-    redactor = Redactor({"pin": "pin ([0-9]+)|code [0-9]+"})
+def test_a_pattern_gives_its_groups_or_all_of_its_match() -> None:
+    redactor = Redactor({"pin": "pin ([0-9]+)|code [0-9]+|pair ([a-z]+) and ([a-z]*)"})
     assert redactor.text("pin 12, code 34") == "pin [redacted:pin], [redacted:pin]"
+    assert redactor.text("pair ab and cd") == "pair [redacted:pin] and [redacted:pin]"
+    assert redactor.text("pair ab and ") == "pair [redacted:pin] and "
+    assert Redactor({"key": r"key=\w+()"}).text("key=hunter2;") == "[redacted:key];"
 
 
-def test_a_function_is_a_detector_and_odd_spans_are_none() -> None:
+def test_a_function_is_a_detector_and_counts_as_far_as_there_is_text() -> None:
     def find(text: str) -> list[tuple[int, int]]:
-        return [(0, 2), (1, 3), (3, 3), (-1, 4), (2, 99)] if text.startswith("ab") else []
+        return {"abcdef": [(0, 2), (1, 3), (3, 3)], "abc": [(1, 99)], "ab": [(-9, 1), (7, 9)]}.get(text, [])
 
-    assert Redactor({"odd": find}).text("abcdef") == "[redacted:odd]def"
+    redactor = Redactor({"odd": find})
+    assert redactor.text("abcdef") == "[redacted:odd]def"
+    assert redactor.text("abc") == "a[redacted:odd]"
+    assert redactor.text("ab") == "[redacted:odd]b"
+
+
+@pytest.mark.parametrize("given", [None, 3, [3], [(0,)], [(0.0, 1.0)], [(True, 3)], ["01"], [(0, 1, 2)]])
+def test_what_a_function_gives_beside_places_is_refused(given: Any) -> None:
+    assert refused(lambda: Redactor({"odd": lambda _: given}).text("secret")) == [
+        ("field-type", "detectors.odd")
+    ]
 
 
 def test_what_overlaps_is_one_secret_of_the_first_kind() -> None:
@@ -425,6 +451,35 @@ def test_keys_of_one_tool_are_secret_in_its_inputs_alone() -> None:
     made = redactor.blocks([ToolUse("a", "set_api_key", given), ToolUse("b", "read", given)])
     assert made.blocks[0].input == {"provider": "p", "key": "[redacted:secret]"}
     assert made.blocks[1].input is given
+
+
+def test_numbers_under_keys_that_the_caller_names_are_secret_too() -> None:
+    given = {"code": 123456, "more": {"code": [1.5, True, None, "x"]}, "password": 7}
+    made = Redactor(inputs={"unlock": ["code"]}).blocks([ToolUse("a", "unlock", given)])
+    mask = "[redacted:secret]"
+    assert made.blocks[0].input == {"code": mask, "more": {"code": [mask, True, None, mask]}, "password": 7}
+
+
+@pytest.mark.parametrize(
+    "name", ["access_tokens", "api_keys", "cookies", "db-pass", "otp", "signing_key", "connectionString"]
+)
+def test_many_names_tell_a_secret(name: str) -> None:
+    made = REDACTOR.blocks([ToolUse("a", "f", {name: "correct horse", "other": "$ecret1"})])
+    assert made.blocks[0].input == {name: "[redacted:secret]", "other": "$ecret1"}
+    assert REDACTOR.blocks([ToolUse("a", "f", {name: "$ecret123"})]).found
+    assert not REDACTOR.blocks([ToolUse("a", "f", {name: "$SECRET_123"})]).found
+
+
+def test_names_and_keys_are_masked_where_they_are_shown() -> None:
+    call = ToolUse("toolu_1", "f", {"ghp_" + MIXED: 1, "env": 2})
+    shown = view(start("x").assistant(call), REDACTOR)
+    assert "tool_use toolu_1 f ([redacted:github-token], env)" in shown
+    mine = Redactor({"pin": "SEKRET"})
+    assert "SEKRET" not in view(start("x").assistant(ToolUse("a", "SEKRET", {"SEKRET": 1})), mine)
+    wire = {"role": "SEKRET", "content": [{"type": "SEKRET", "id": "SEKRET", "name": "SEKRET"}]}
+    assert "SEKRET" not in view_messages([wire], mine)
+    (fault,) = check([{"role": "user", "content": [{"type": "text", "text": "x", ANTHROPIC_KEY: 1}]}])
+    assert fault.path == "messages[0].content[0].…"
 
 
 def test_keys_can_be_given() -> None:
