@@ -18,6 +18,7 @@ from attrs import field
 from .errors import Rule, ValidationError, Violation
 from .fields import (
     BLOCK_TYPE,
+    CACHE_PLACE,
     CALLER,
     ECHO,
     FIELD_TYPE,
@@ -1304,7 +1305,8 @@ class OpaqueBlock(Value):
         data: The whole block, with its `type`.
 
     Raises:
-        ValidationError: `required-field` without a type; `field-value` for a block that has a class of its own.
+        ValidationError: `required-field` without a type; `field-value` for a block that has a class of its own;
+            `cache-not-on-thinking` for a cache marker.
 
     >>> OpaqueBlock({"type": "connector_text", "connector_text": "…"}).type
     'connector_text'
@@ -1347,6 +1349,9 @@ class OpaqueBlock(Value):
             yield Violation(FIELD_VALUE, "data.type", f"the known type {self.type!r}", "Use its own class.")
         elif self.type == ServerToolUse.type and self.id is None:
             yield Violation(REQUIRED_FIELD, "data.id", "nothing", "Add `id`.")
+        if "cache_control" in self.data:
+            fix = "Remove it; markers are placed when a request is written."
+            yield Violation(CACHE_PLACE, "data.cache_control", "a cache marker", fix)
 
     def __repr__(self) -> str:
         return f"OpaqueBlock({short(self.type)})"

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, cast, final
 import attrs
 
 from .blocks import AssistantBlock, ServerToolUse, Text, ToolResult, ToolUse, UserBlock
+from .declared import stored_bytes
 from .edits import (
     OnThinking,
     Rewrite,
@@ -165,28 +166,28 @@ class _Conversation:
         return at_length(self._log, length)
 
     def first_difference(self, other: "Conversation") -> str | None:
-        """The path of the first place where two conversations differ; None if they are equal.
+        """The path of the first place where two conversations differ; None if they are equal, to the order of JSON keys.
 
         Returns:
             `preamble.system`, `preamble.tools`, `turns[3]`, `turns[3].origin` or `turns[3].blocks[1]`.
         """
         require(other, _Conversation, "other", "a conversation")
         mine, theirs = self.preamble, other.preamble
-        if mine != theirs:
-            return "preamble.system" if mine.system != theirs.system else "preamble.tools"
+        if stored_bytes(mine) != stored_bytes(theirs):
+            same = list(map(stored_bytes, mine.system)) == list(map(stored_bytes, theirs.system))
+            return "preamble.tools" if same else "preamble.system"
         shared = min(self._length, other._length)
         ours, others = self._log.chained(shared), other._log.chained(shared)
         at = bisect_left(range(1, shared + 1), True, key=lambda n: ours[n].digest != others[n].digest)
         for turn in range(at, shared):
             a, b = self._log.turns[turn], other._log.turns[turn]
-            if a == b:
-                continue
             if a.role != b.role:
                 return BUILT.turn(turn)
             for block in range(max(len(a.blocks), len(b.blocks))):
-                if a.blocks[block : block + 1] != b.blocks[block : block + 1]:
+                if a.hashes[block : block + 1] != b.hashes[block : block + 1]:
                     return BUILT.at(turn, block)
-            return f"{BUILT.turn(turn)}.origin"
+            if a != b:
+                return f"{BUILT.turn(turn)}.origin"
         return None if self._length == other._length else BUILT.turn(shared)
 
     def rewind(self, length: int) -> "Conversation":
@@ -207,7 +208,9 @@ class _Conversation:
         """A number of turns, or the index of one, that is there."""
         most = self._length if most is None else most
         if type(index) is not int or not 0 <= index <= most:
-            fix = f"Pass a number from 0 to {most}."
+            fix = (
+                f"Pass a number from 0 to {most}." if most >= 0 else "There is none in an empty conversation."
+            )
             raise ValidationError([Violation(FIELD_VALUE, what, quoted(index), fix)])
         return index
 
@@ -451,7 +454,7 @@ class _Conversation:
         return self.turns == other.turns and self.preamble == other.preamble
 
     def __hash__(self) -> int:
-        return hash(self.turns)
+        return hash((self._length, self.turns[-1] if self._length else None))
 
     def __repr__(self) -> str:
         last = f", last={self.turns[-1]!r}" if self._length else ""

@@ -13,7 +13,7 @@ import attrs
 
 from .blocks import ContentBlockSource, PlainTextSource, ServerToolUse, Text, ToolResult, ToolUse
 from .errors import BUILT, Rule, ValidationError, Violation, quoted
-from .fields import FIELD_TYPE, Choice
+from .fields import FIELD_TYPE, Choice, require
 from .log import Log, altered, answered, is_recorded, void_from
 from .machine import CLIENT, RESULT_HAS_USE, TABLE, Phase, State
 from .preamble import Preamble
@@ -97,6 +97,7 @@ def with_text(change: Callable[[str], str]) -> Callable[[Any], Any]:
     def text(block: Any, name: str) -> Any:
         old = getattr(block, name)
         new = change(old)
+        require(new, str, name, "text")
         return block if new == old else attrs.evolve(block, **{name: new})
 
     def of(block: Any) -> Any:

@@ -133,8 +133,10 @@ class Log:
         log.turns = self.turns[:length]
         log.states = self.states[: length + 1]
         log.chains = self.chains[: length + 1]
-        for index, state in enumerate(log.states[1:]):
-            log.calls.add(index, state)
+        log.calls = self.calls.prefix(log.states, self.states[length + 1 :])
+        for platform, (pieces, lasts) in self.written.copy().items():
+            known = min(len(lasts) - 1, length)  # a piece is whole once its turn stands in `lasts`
+            log.written[platform] = pieces[: 2 * known], lasts[: known + 1]
         cut = ((who, at[: bisect_left(at, length)]) for who, at in self.thinkers.copy().items())
         log.thinkers = {who: at for who, at in cut if at}
         return log
@@ -227,7 +229,7 @@ class Turns(Sequence[Turn]):
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self._length, self[-1] if self._length else None))
+        return hash(tuple(self))
 
     def __repr__(self) -> str:
         return f"<{self._length} turn{'s' * (self._length != 1)}>"

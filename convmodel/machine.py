@@ -191,20 +191,44 @@ class Calls:
 
     def __init__(self) -> None:
         self._made: list[Located] = []
-        self._by_id: dict[tuple[str, str], list[Located]] = {}
+        self._by_id: dict[tuple[str, str], tuple[Located, ...]] = {}
         self._answers: dict[tuple[int, int], int] = {}
 
     def add(self, index: int, state: State) -> None:
         """Take in what the turn did that led to a state."""
         for call in state.made:
             self._made.append(call)
-            self._by_id.setdefault((call.block.type, call.block.id), []).append(call)
+            key = call.block.type, call.block.id
+            self._by_id[key] = (*self._by_id.get(key, ()), call)
         for call in state.answered:
             self._answers[call.turn, call.at] = index
 
+    def prefix(self, states: list[State], behind: list[State]) -> "Calls":
+        """The calls up to a point, for a log of its own: all of them less those behind it, or anew if they are fewer.
+
+        Args:
+            states: The states up to there.
+            behind: The states that come behind.
+        """
+        made = Calls()
+        if len(states) < len(behind):
+            for index, state in enumerate(states[1:]):
+                made.add(index, state)
+            return made
+        length = len(states) - 1
+        made._made = self._made[: bisect_left(self._made, length, key=lambda call: call.turn)]
+        made._by_id, made._answers = self._by_id.copy(), self._answers.copy()
+        for state in behind:
+            for call in state.made:
+                key = call.block.type, call.block.id
+                made._by_id[key] = tuple(each for each in made._by_id[key] if each.turn < length)
+            for call in state.answered:
+                made._answers.pop((call.turn, call.at), None)
+        return made
+
     def last(self, kind: str, id: str, before: int) -> Located | None:
         """The last call with an id; server calls may use one again."""
-        same = self._by_id.get((kind, id), ())
+        same = self._by_id.get((kind, id)) or ()
         return next((call for call in reversed(same) if call.turn < before), None)
 
     def answer(self, call: Located, before: int) -> int | None:

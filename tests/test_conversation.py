@@ -662,7 +662,8 @@ def test_the_order_of_keys_counts_on_the_wire_and_in_digests_but_not_in_equality
     one, other = VARIANTS["tools"], VARIANTS["tools in another order of keys"]
     assert one == other
     assert hash(one) == hash(other)
-    assert one.first_difference(other) is None
+    assert one.first_difference(other) == "preamble.tools"
+    assert not one.extends(other)
     assert one.digest != other.digest
 
 

@@ -869,3 +869,68 @@ def test_thinking_that_is_rearranged_is_void(blocks: list[Any], voided: list[str
         for at, block in enumerate(blocks)
         if not isinstance(block, Thinking) or f"turns[3].blocks[{at}]" not in stale
     ]
+
+
+def test_a_fork_of_a_long_log_is_like_a_conversation_built_anew() -> None:
+    convo = two_rounds()
+    to_body(convo.user("more"), FREE, max_tokens=9)  # what is written is shared too
+    tip = convo.user("more").assistant("Hi.", ToolUse("toolu_9", "look", {}))
+    for length in range(len(tip.turns) + 1):
+        branch = tip.rewind(length)
+        again = conversation(branch.turns, tools=[LOOK])
+        if isinstance(branch, AwaitingTools):
+            one, two = branch.close("lost"), cast("AwaitingTools", again).close("lost")
+        elif isinstance(branch, AwaitingUser):
+            one, two = branch.user("fork"), cast("AwaitingUser", again).user("fork")
+        else:
+            one, two = branch.user("fork"), cast("AwaitingModel", again).user("fork")
+        assert one == two
+        assert one.digest == two.digest
+        assert to_body(one, FREE, max_tokens=9) == to_body(two, FREE, max_tokens=9)
+        free = "toolu_9" if length < 8 else "toolu_10"  # the branch knows nothing of what stands behind it
+        assert isinstance(one.assistant(ToolUse(free, "look", {})), AwaitingTools)
+    assert tip == conversation(tip.turns, tools=[LOOK])
+
+
+@pytest.mark.parametrize("made", [None, 3, ["x"]])
+def test_a_text_that_an_edit_makes_is_a_text(made: Any) -> None:
+    convo = start("x", tools=[LOOK]).assistant(ONE)
+    assert isinstance(convo, AwaitingTools)
+    answered = convo.answer(ONE.result("found"))
+
+    def change(text: str) -> str:
+        return cast("str", made) if text == "found" else text
+
+    assert refused(lambda: answered.map_text(change)) == [("field-type", "turns[2].blocks[0].content")]
+
+
+@pytest.mark.parametrize("platform", ["deepseek", "kimi", "openrouter"])
+def test_drop_block_goes_where_models_bind_thinking(platform: str) -> None:
+    adaptive: Any = {"type": "adaptive"}
+    assert refused(lambda: Target("m", adaptive, platform=platform, on_stale="drop_block")) == [
+        ("field-value", "on_stale")
+    ]
+
+
+def test_a_write_that_was_broken_off_is_done_again() -> None:
+    convo = two_rounds().user("more")
+    whole = to_body(convo, FREE, max_tokens=9)
+    (pieces, lasts) = convo._log.written[FREE.facts]
+    del lasts[3:]  # as if an interrupt had come between the two
+    assert to_body(convo, FREE, max_tokens=9) == whole
+    assert len(pieces) == 2 * (len(lasts) - 1)
+
+
+def test_a_container_that_no_turn_names_can_be_passed_along() -> None:
+    origin = Origin(stop_reason="end_turn", container="container_1")
+    convo = start("x").receive(AssistantTurn("y", origin))
+    assert isinstance(convo, AwaitingUser)
+    named = convo.user("z")
+    assert json.loads(to_body(named, FREE, max_tokens=9))["container"] == "container_1"
+    assert refused(lambda: to_body(named, FREE, max_tokens=9, container="container_2")) == [
+        ("field-type", "container")
+    ]
+    compacted = named.compact("They talked.").conversation
+    assert isinstance(compacted, AwaitingModel)
+    assert compacted.container is None
+    assert json.loads(to_body(compacted, FREE, container="container_1"))["container"] == "container_1"

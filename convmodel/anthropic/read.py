@@ -25,6 +25,7 @@ from ..errors import WIRE, InvalidReply, Rule, ValidationError, Violation, join,
 from ..fields import (
     BLOCK_TYPE,
     BROKEN,
+    CACHE_PLACE,
     CONTENT_TYPE,
     FIELD_TYPE,
     FIELD_VALUE,
@@ -235,8 +236,11 @@ def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> Assis
 
 
 def _read_opaque(data: Mapping[str, Any], reading: Reading, path: str) -> OpaqueBlock | None:
+    kept = {key: value for key, value in data.items() if key != "cache_control"}
+    if len(kept) < len(data):
+        reading.drop(CACHE_PLACE, join(path, "cache_control"), "a cache marker", "It was left out.")
     try:
-        return OpaqueBlock(thawed(dict(data)))
+        return OpaqueBlock(thawed(kept))
     except ValidationError as error:
         reading.violations.extend(fault.under(path) for fault in error.violations)
         return None

@@ -213,7 +213,8 @@ class Target:
         ValidationError: `field-type` for a model that is no short text, an unknown platform, an account that is no text, or
             a configuration or a policy that is none; `required-field`, `unknown-field-rejected` or `json-value` for what is
             wrong inside the configuration; `cache-auto-slot` for an automatic marker where the platform has none;
-            `field-value` for another `on_stale`, or for `drop_block` without enabled or adaptive thinking.
+            `field-value` for another `on_stale`, or for `drop_block` without enabled or adaptive thinking, or where the
+            platform binds none.
 
     >>> Target(model="claude-opus-4-8", thinking={"type": "adaptive"}).vendor
     'anthropic'
@@ -252,6 +253,11 @@ class Target:
         choice = Choice(("refuse", "drop_block"))
         if not choice.admits(self.on_stale):
             violations.extend(fault.under("on_stale") for fault in choice.faults(self.on_stale, FIELD_TYPE))
+        elif self.on_stale == "drop_block" and not violations and not self._binds:
+            found = f"'drop_block' on {quoted(self.platform)}"
+            violations.append(
+                Violation(FIELD_VALUE, "on_stale", found, "Its models bind no thinking; refuse.")
+            )
         elif self.on_stale == "drop_block" and not violations and self.thinking_type not in _BINDABLE:
             found = f"'drop_block' with thinking {quoted(self.thinking_type)}"
             violations.append(
@@ -259,6 +265,10 @@ class Target:
             )
         if violations:
             raise ValidationError(violations)
+
+    @property
+    def _binds(self) -> bool:
+        return self.facts.vendor == "anthropic" and self.facts.binds_prefix
 
     @property
     def thinking(self) -> ThinkingConfigParam | None:

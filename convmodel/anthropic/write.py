@@ -134,7 +134,8 @@ def _write_on(
     log: Log, platform: Platform, pieces: list[bytes], lasts: list[int | None], length: int
 ) -> None:
     """Add the pieces of the turns that have none yet, and for each the last turn up to it that is not left out."""
-    for index in range(len(pieces) // 2, length):
+    del pieces[2 * len(lasts) - 2 :]  # of a turn that an interrupt has left half written
+    for index in range(len(lasts) - 1, length):
         turn = log.turns[index]
         content = _content(turn, platform.vendor)
         last = lasts[index]  # the last turn before this one that was not left out
@@ -291,7 +292,7 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     return parts
 
 
-_DECIDED = ("model", "messages", "system", "tools", "thinking", "container")
+_DECIDED = ("model", "messages", "system", "tools", "thinking")
 
 
 def to_request(convo: AwaitingModel, target: Target) -> Request:

@@ -474,7 +474,8 @@ def opaque_blocks() -> SearchStrategy[OpaqueBlock]:
     >>> unknown = opaque_blocks().map(lambda block: block.type)
     """
     kinds = st.sampled_from(["connector_text", "advisor_notes"])
-    return st.builds(lambda kind, data: OpaqueBlock({**data, "type": kind}), kinds, json_objects())
+    data = json_objects().filter(lambda given: "cache_control" not in given)
+    return st.builds(lambda kind, given: OpaqueBlock({**given, "type": kind}), kinds, data)
 
 
 @_once
