@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, cast
 
 import anthropic
@@ -96,8 +97,8 @@ def test_the_end_is_marked_and_what_its_look_back_does_not_reach() -> None:
     assert list(marks(to_request(convo, target()))) == ["system.0", "messages.6.content.0"]
     convo = cast("AwaitingModel", rounds(20))  # of three blocks each, so that seven are beyond a look-back
     assert list(marks(to_request(convo, target(points=3, system=False)))) == [
-        "messages.12.content.0",
-        "messages.26.content.0",
+        "messages.8.content.0",
+        "messages.24.content.0",
         "messages.40.content.0",
     ]
     assert list(marks(to_request(convo, target(tools=True, points=0)))) == ["system.0", "tools.1"]
@@ -275,6 +276,16 @@ def session(to: Target, blocks: int, turns: int = 100) -> list[tuple[int, int]]:
                 assert isinstance(outcome, AwaitingUser)
                 convo = outcome.user(f"More {n}.")
     return read
+
+
+def test_markers_behind_the_end_stay_where_they_are_for_many_requests() -> None:
+    behind = [
+        tuple(marks(to_request(cast("AwaitingModel", rounds(n)), target(points=3, system=False))))[:-1]
+        for n in range(20, 40)
+    ]
+    moved = [one != other for one, other in pairwise(behind)]
+    assert sum(moved) == 5  # in twenty requests, each with two turns more
+    assert all(len(points) == 2 for points in behind)
 
 
 @pytest.mark.parametrize("blocks", [1, 30])

@@ -8,7 +8,7 @@ written, and moves nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, TypeAlias, final
+from typing import Literal, NamedTuple, TypeAlias, final
 
 import attrs
 
@@ -34,9 +34,9 @@ class CachePolicy:
         tools: Whether the end of the tools is marked. It helps only where the system prompt changes and the tools stay,
             since the mark behind the system prompt covers both.
         system: Whether the end of the system prompt is marked. The prompt is then written as blocks.
-        points: How many points of the messages are marked: the end, then each time the nearest point before where a request
-            may have ended and which the markers behind it do not reach. Two let each request read all that the one before
-            has written, however much was added.
+        points: How many points of the messages are marked: the end, then the end of the request before if the service does
+            not look back so far, else a fixed point. Two let each request read all that the one before has written,
+            however much was added.
         automatic: Whether the request has a marker of its own, which the service puts on the last block that takes one.
         ttl: How long marked prefixes of the messages live: five minutes or an hour from their last use.
         preamble_ttl: How long those of tools and system prompt live; not shorter than `ttl`, which None stands for.
@@ -89,26 +89,45 @@ class CachePolicy:
 
 LOOK_BACK = 20
 """At how many blocks the service looks for a kept prefix, the marked one included."""
+STRIDE = 8
+"""Of so many turns, the ends of the first two are fixed points: one of them, as user and model take turns."""
 
 
-def marked_turns(turns: Iterable[tuple[int, bool]], points: int) -> Iterator[int]:
+class Point(NamedTuple):
+    """A turn, as far as markers are concerned."""
+
+    blocks: int
+    ends: bool
+    """Whether a request may have ended with it, and it takes a marker."""
+    answered: bool
+    """Whether the model has answered it, so that a request did end with it."""
+    fixed: bool
+
+
+def marked_turns(turns: Iterable[Point], points: int) -> Iterator[int]:
     """Which turns get a marker at their end, counted from the last one back.
 
-    The first is the last one with which a request may have ended. Each next one is the nearest such turn before it that
-    the look-back of the marker behind it does not reach, so that no marker is spent on what is read without it.
+    The first is the last one that takes any. The next is the one with which the request before may have ended, if the
+    look-back of the first does not reach it: so all that it wrote is read, however much was added. Else it is the nearest
+    fixed point beyond that reach, which stays where it is for many requests; and so on from there.
 
     Args:
-        turns: The turns, the last one first: how many blocks each has, and whether a request may have ended with it.
+        turns: The turns, the last one first.
         points: How many to mark.
 
-    >>> list(marked_turns([(2, True), (3, False), (1, True), (25, False), (1, True)], 3))
+    >>> end, reply = Point(2, ends=True, answered=True, fixed=False), Point(1, ends=False, answered=False, fixed=False)
+    >>> list(marked_turns([end, reply._replace(blocks=30), end, reply, end._replace(fixed=True)], 2))
+    [0, 2]
+    >>> list(marked_turns([end, reply, end, reply._replace(blocks=30), end._replace(fixed=True)], 2))
     [0, 4]
     """
-    passed = LOOK_BACK
-    for back, (blocks, ends) in enumerate(turns):
+    passed, before_is_near = LOOK_BACK, False
+    for back, (blocks, ends, answered, fixed) in enumerate(turns):
         if not points:
             return
-        if ends and passed >= LOOK_BACK:
+        if ends and passed >= LOOK_BACK and (fixed or not before_is_near):
             yield back
-            passed, points = 0, points - 1
+            passed, points, before_is_near = 0, points - 1, False
+        elif ends and answered:
+            before_is_near = True
         passed += blocks

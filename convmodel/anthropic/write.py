@@ -15,7 +15,7 @@ from ..jsonvalue import JsonObject
 from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
 from ..turns import Turn
-from .cache import marked_turns
+from .cache import STRIDE, Point, marked_turns
 from .targets import (
     MAX_MESSAGES,
     MESSAGES_MAX,
@@ -176,13 +176,14 @@ def _marked(convo: Conversation, target: Target, pieces: list[bytes]) -> list[by
         return pieces
     log, length = convo._log, len(convo.turns)
 
-    def ends(index: int) -> bool:
-        if not pieces[2 * index + 1] or STATE_OF[log.states[index + 1].phase] is not AwaitingModel:
-            return False
+    def point(index: int) -> Point:
         turn = log.turns[index]
-        return bool(turn.blocks[sent_places(turn, target.vendor)[-1]].admits_marker)
+        ends = bool(pieces[2 * index + 1]) and STATE_OF[log.states[index + 1].phase] is AwaitingModel
+        ends = ends and bool(turn.blocks[sent_places(turn, target.vendor)[-1]].admits_marker)
+        answered = index + 1 < length and log.turns[index + 1].role == "assistant"
+        return Point(len(turn.blocks), ends, answered, index % STRIDE < 2)
 
-    turns = ((len(log.turns[index].blocks), ends(index)) for index in reversed(range(length)))
+    turns = map(point, reversed(range(length)))
     marker = msgspec.json.encode(policy._marker(policy.ttl))
     for back in marked_turns(turns, policy.points):
         at = 2 * (length - back) - 1
