@@ -37,6 +37,7 @@ ORDER = (
     ("anthropic",),
     ("storage.stored",),
     ("storage",),
+    ("cattrs",),
     ("rules",),
     ("view",),
     ("repair.plan",),

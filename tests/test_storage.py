@@ -10,11 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from cattrs import Converter
+from cattrs.preconf.json import make_converter
 
 import convmodel
 from convmodel import (
     AssistantTurn,
+    AwaitingModel,
+    AwaitingTools,
+    AwaitingUser,
     CitationCharLocation,
     Conversation,
     Document,
@@ -38,6 +44,7 @@ from convmodel import (
     start,
 )
 from convmodel.anthropic import Target, to_messages
+from convmodel.cattrs import register
 from convmodel.storage import FORMAT, dumps, loads
 
 STORED = Path(__file__).parent / "vectors" / "stored"
@@ -265,3 +272,41 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
     assert str(caught.value) == (
         "convmodel: format 2 where 1 is the newest known. Load it with a newer convmodel. [stored-format]"
     )
+
+
+# ---------------------------------------------------------------- in classes of the user's own
+
+
+@attrs.frozen
+class Session:
+    name: str
+    convo: Conversation
+    asked: AwaitingModel | None = None
+    others: list[AwaitingUser | AwaitingTools] = attrs.field(factory=list)
+
+
+@pytest.mark.parametrize("converter", [Converter(), Converter(detailed_validation=False), make_converter()])
+def test_a_conversation_stands_in_a_class_of_the_users_own(converter: Converter) -> None:
+    register(converter)
+    answered = start("x").assistant("y")
+    assert isinstance(answered, AwaitingUser)
+    for session in (Session("a", everything()), Session("b", empty(), start("Hello."), [answered])):
+        data = json.loads(json.dumps(converter.unstructure(session)))
+        made = converter.structure(data, Session)
+        assert made == session
+        assert made.convo.digest == session.convo.digest
+    assert converter.unstructure(Session("c", empty()))["asked"] is None
+
+
+def test_what_is_no_stored_form_of_the_right_state_is_refused_with_its_rule() -> None:
+    converter = Converter(detailed_validation=False)
+    register(converter)
+    data = converter.unstructure(Session("a", start("x")))
+    for wrong, rule in (
+        ({**data, "asked": converter.unstructure(empty())}, "conversation-state"),
+        ({**data, "convo": {**data["convo"], "convmodel": FORMAT + 1}}, "stored-format"),
+        ({**data, "convo": None}, "stored-format"),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            converter.structure(wrong, Session)
+        assert [fault.rule.id for fault in caught.value.violations] == [rule]

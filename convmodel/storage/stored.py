@@ -74,10 +74,21 @@ def loads(text: str | bytes) -> Conversation:
     """
     require(text, (str, bytes, bytearray, memoryview), "text", "text")
     value, faults = decode(text)
+    if faults:
+        raise ValidationError(faults)
+    return structured(value)
+
+
+def structured(value: object) -> Conversation:
+    """A conversation from the plain data that its stored form holds.
+
+    Raises:
+        ValidationError: As `loads`.
+    """
     data = mapping(value)
-    if faults or data is None:
+    if data is None:
         found = f"{described(value)} where an object is due"
-        raise ValidationError(faults or [Violation(STORED_FORMAT, "", found, "Pass what `dumps` gave.")])
+        raise ValidationError([Violation(STORED_FORMAT, "", found, "Pass what `dumps` gave.")])
     version = data.get("convmodel")
     if type(version) is not int or version != FORMAT:
         newer = type(version) is int and version > FORMAT
