@@ -294,8 +294,7 @@ class Redactor:
         """Blocks with a placeholder in the place of each secret in them.
 
         Raises:
-            ValidationError: `field-type` for what is no block; `document-title-len` where a placeholder makes a title too
-                long.
+            ValidationError: `field-type` for what is no block.
 
         >>> from convmodel import Text, ToolUse
         >>> call = ToolUse("toolu_1", "login", {"user": "me", "password": "swordfish"})
@@ -327,6 +326,8 @@ class Redactor:
             old = getattr(value, field.name)
             new = self._field(old, field.free, named, found)
             if new is not old:
+                if any(check(new) is not None for check in field.checks):
+                    new = new[: len(old)]  # placeholders have made a title longer than it may be
                 changes[field.name] = new
         return attrs.evolve(cast("Any", value), **changes) if changes else value
 

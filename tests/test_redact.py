@@ -488,13 +488,14 @@ def test_keys_can_be_given() -> None:
     assert Redactor(keys=()).blocks([ToolUse("a", "f", {"token": "y"})]).found == ()
 
 
-def test_a_title_that_a_placeholder_makes_too_long_is_refused_by_its_rule() -> None:
+def test_a_title_that_a_placeholder_would_make_too_long_is_cut() -> None:
     title = "a" * 480 + " postgres://me:p4@db"
     document = Document(PlainTextSource("x"), title=title)
-    assert refused(lambda: start(document).redact(REDACTOR)) == [
-        ("document-title-len", "turns[0].blocks[0].title")
-    ]
-    assert refused(lambda: start("x").user(document, redactor=REDACTOR)) == [("document-title-len", "title")]
+    for convo in (start(document).redact(REDACTOR).conversation, start(document, redactor=REDACTOR)):
+        (made,) = convo.turns[0].blocks
+        assert isinstance(made, Document)
+        assert made.title == "a" * 480 + " postgres://me:[reda"
+        assert REDACTOR.blocks([made]).blocks[0] is made
 
 
 # ---------------------------------------------------------------- at entry
