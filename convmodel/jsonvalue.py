@@ -216,6 +216,17 @@ def freeze(value: Mapping[str, Any]) -> JsonObject:
         return cast("JsonObject", value)
 
 
+def rejoined(text: str, *, replace: bool = False) -> str:
+    """A text in which halves of a character that stand side by side are one; others stay, or become U+FFFD.
+
+    JavaScript cuts text between the halves, and each half then is escaped alone.
+    """
+    if text.isascii():
+        return text
+    errors = "replace" if replace else "surrogatepass"
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", errors)
+
+
 def decode(text: str | bytes | bytearray | memoryview) -> tuple[Any, list[Violation]]:
     """JSON text as plain values, and what the text shows that values cannot: duplicate keys, NaN, depth, digits.
 

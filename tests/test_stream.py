@@ -351,6 +351,33 @@ def test_what_is_no_part_of_the_response_is_passed_over() -> None:
     assert reply == from_message(message(TEXT))
 
 
+def test_a_character_that_is_cut_in_two_is_one_again() -> None:
+    halves = [delta(0, type="text_delta", text=part) for part in ("a\ud83d", "\ude00b")]
+    events = [opened(0, {"type": "text", "text": ""}), *halves, closed(0)]
+    whole = ended(*events)
+    assert whole.blocks == (Text("a\U0001f600b"),)
+    assert (whole.complete, whole.dropped) == (True, ())
+    escaped = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
+    assert read_stream([escaped]).blocks == whole.blocks
+    thinks = [
+        opened(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        *(delta(0, type="thinking_delta", thinking=part) for part in ("\ud83d", "\ude00")),
+        delta(0, type="signature_delta", signature="sig"),
+        closed(0),
+        opened(1, TEXT),
+        closed(1),
+    ]
+    assert ended(*thinks).blocks[0] == Thinking("\U0001f600", "sig")
+
+
+def test_half_a_character_is_replaced_with_a_word() -> None:
+    reply = ended(opened(0, {"type": "text", "text": "a\ud83d"}), closed(0))
+    assert reply.blocks == (Text("a\ufffd"),)
+    assert reply.complete
+    assert dropped(reply) == [("json-valid-utf8", "content[0].text")]
+    assert from_message(message({"type": "text", "text": "\ude00b"})).blocks == (Text("\ufffdb"),)
+
+
 def test_a_start_that_comes_twice_is_the_same_start() -> None:
     assert ended(BEGIN, opened(0, TEXT), opened(0, TEXT), closed(0)).blocks == (Text(TEXT["text"]),)
 

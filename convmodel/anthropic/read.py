@@ -40,7 +40,7 @@ from ..fields import (
     require,
     thawed,
 )
-from ..jsonvalue import decode
+from ..jsonvalue import VALID_UTF8, decode, is_text, rejoined
 from ..log import Log
 from ..machine import State, step
 from ..markers import marker_faults
@@ -227,12 +227,26 @@ def _reply_block(raw: object, vendor: str, reading: Reading, path: str) -> Assis
     if cls is Text and data.get("text") == "":
         reading.drop(EMPTY_SEPARATOR, path, "an empty text block", "It was left out.")
         return None
+    said = data.get("text") if cls is Text else data.get("thinking") if cls is Thinking else None
+    if isinstance(said, str) and not is_text(said):
+        data = {**data, **_rejoined(cls, said, reading, path)}
     if cls is Thinking and not data.get("signature") and vendor != "anthropic":
         return cast("AssistantBlock | None", _read_unsigned(data, reading, path))
     if cls is ToolUse and vendor != "anthropic":
         data = _legal_id(data, reading, path)
     block: Any = read_value(cls, data, reading, path)
     return None if block is BROKEN else block
+
+
+def _rejoined(cls: type, said: str, reading: Reading, path: str) -> dict[str, str]:
+    """What a block says, with halves of characters joined. In a text, which no signature covers, the rest is replaced."""
+    if cls is Thinking:
+        return {"thinking": rejoined(said)}
+    text = rejoined(said)
+    if not is_text(text):
+        text = rejoined(said, replace=True)
+        reading.drop(VALID_UTF8, join(path, "text"), "half a character", "U+FFFD stands in its place.")
+    return {"text": text}
 
 
 def _read_opaque(data: Mapping[str, Any], reading: Reading, path: str) -> OpaqueBlock | None:

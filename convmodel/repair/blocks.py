@@ -26,7 +26,7 @@ from ..conversation import cuts
 from ..declared import SENT
 from ..errors import Rule, join, quoted
 from ..fields import BROKEN, FIELD_TYPE, Nested, Reading, described
-from ..jsonvalue import VALID_UTF8, decode
+from ..jsonvalue import VALID_UTF8, decode, rejoined
 from ..machine import (
     ANSWERED_NEXT,
 )
@@ -51,9 +51,7 @@ def surrogates(work: Work) -> None:
 
 def _clean(value: Any, depth: int = 250) -> Any:
     if isinstance(value, str):
-        return (
-            value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )
+        return rejoined(value, replace=True)
     if isinstance(value, dict) and depth:
         return {_clean(key): _clean(item, depth - 1) for key, item in value.items()}
     return [_clean(item, depth - 1) for item in value] if isinstance(value, list) and depth else value
