@@ -71,7 +71,7 @@ def to_events(response: Mapping[str, Any], piece: int = 16) -> list[Json]:
         piece: The number of characters in a delta of text or JSON.
 
     >>> for event in to_events({"content": [{"type": "text", "text": "Hello."}], "stop_reason": "end_turn"}, piece=4):
-    ...     print(event["type"], event.get("delta", ""))
+    ...     print(*filter(None, (event["type"], event.get("delta"))))
     message_start
     content_block_start
     ping
