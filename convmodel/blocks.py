@@ -8,7 +8,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, final, get_args
 
@@ -1355,6 +1355,19 @@ class OpaqueBlock(Value):
 
     def __repr__(self) -> str:
         return f"OpaqueBlock({short(self.type)})"
+
+
+def referred_tools(block: object) -> Iterator[str]:
+    """The names of tools that a block refers to: by calling one, or because a tool search has found it."""
+    if type(block) is ToolUse:
+        yield block.name
+    elif type(block) is ToolResult and isinstance(block.content, tuple):
+        yield from (part.tool_name for part in block.content if type(part) is ToolReference)
+    elif type(block) is ToolSearchToolResult:
+        found = block.content.get("tool_references")
+        for each in found if isinstance(found, list) else ():
+            if isinstance(each, dict) and isinstance(each.get("tool_name"), str):
+                yield each["tool_name"]
 
 
 # ---------------------------------------------------------------- unions

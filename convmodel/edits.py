@@ -11,7 +11,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import attrs
 
-from .blocks import ContentBlockSource, PlainTextSource, ServerToolUse, Text, ToolResult, ToolUse
+from .blocks import (
+    ContentBlockSource,
+    PlainTextSource,
+    ServerToolUse,
+    Text,
+    ToolResult,
+    ToolUse,
+    referred_tools,
+)
 from .errors import BUILT, Rule, ValidationError, Violation, quoted
 from .fields import FIELD_TYPE, Choice, require
 from .log import Log, altered, answered, is_recorded, void_from
@@ -346,7 +354,7 @@ def _voided(before: Log, length: int, after: Log, rewrite: Rewrite) -> Iterator[
                 within, broken = stood is None, True
             else:
                 stood = origin
-                within = not broken and _seen(turn, place) == _seen(source, origin)
+                within = not broken and _seen(after, turn, place) == _seen(before, source, origin)
             same = recorded or was[old].binding == now[index].binding
             since_then = since is not None and (origin is None or origin >= since)
             void |= not (within and same) or since_then
@@ -372,6 +380,11 @@ def _pairs(turn: Turn, source: Turn) -> Iterator[tuple[int | None, int | None]]:
     yield from ((None, origin) for origin in rest)
 
 
-def _seen(turn: Turn, end: int) -> list[bytes]:
-    """What the binding covers of the blocks of a turn before one."""
-    return [hashed for hashed, bound in turn.hashes[:end] if bound]
+def _seen(log: Log, turn: Turn, end: int) -> list[object]:
+    """What the binding covers of the blocks of a turn before one, and of the deferred tools that they refer to."""
+    tools = log.deferred
+    return [
+        (hashed, [tools[name] for name in referred_tools(block) if name in tools])
+        for block, (hashed, bound) in zip(turn.blocks[:end], turn.hashes, strict=False)
+        if bound
+    ]

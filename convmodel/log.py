@@ -7,14 +7,18 @@ therefore costs what is new, and a thousand conversations that grew from one ano
 import hashlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, NamedTuple, cast, final, overload
 
+import attrs
+
+from .blocks import referred_tools
 from .declared import stored_bytes
 from .errors import BUILT, ValidationError, Violation
+from .jsonvalue import JsonObject
 from .machine import Calls, State, step
-from .preamble import Preamble
+from .preamble import Preamble, is_deferred
 from .turns import SIGNED, THOUGHTS, AssistantTurn, Origin, Turn
 
 
@@ -38,6 +42,8 @@ class Chain(NamedTuple):
     blocks: int = 0
     stale: Stale | None = None
     """The last turn whose thinking is bound to another prefix; the earlier ones hang on it."""
+    loaded: frozenset[str] = frozenset()
+    """The deferred tools that blocks up to there refer to."""
 
     def stale_turns(self) -> list[tuple[int, int]]:
         """All such turns in their order, each with the block from which on its thinking is bound to something else."""
@@ -89,7 +95,7 @@ def void_from(prefix: str | None, binding: bytes) -> int | None:
 class Log:
     """An append-only list of turns with what was folded from them. A conversation is a length into one."""
 
-    __slots__ = ("calls", "chains", "lock", "preamble", "states", "thinkers", "turns", "written")
+    __slots__ = ("calls", "chains", "deferred", "lock", "preamble", "states", "thinkers", "turns", "written")
 
     def __init__(self, preamble: Preamble) -> None:
         self.preamble: Preamble = preamble
@@ -99,6 +105,8 @@ class Log:
         self.turns: list[Turn] = []
         self.states: list[State] = [State()]
         self.chains: list[Chain] = []
+        self.deferred: Mapping[str, JsonObject] = {}
+        """The deferred tools by name, once the chains begin."""
         self.calls: Calls = Calls()
         self.thinkers: dict[Thinker, list[int]] = {}
         """The turns with thinking, by who produced it."""
@@ -132,7 +140,7 @@ class Log:
         log = Log(self.preamble)
         log.turns = self.turns[:length]
         log.states = self.states[: length + 1]
-        log.chains = self.chains[: length + 1]
+        log.chains, log.deferred = self.chains[: length + 1], self.deferred
         log.calls = self.calls.prefix(log.states, self.states[length + 1 :])
         for platform, (pieces, lasts) in self.written.copy().items():
             known = min(len(lasts) - 1, length)  # a piece is whole once its turn stands in `lasts`
@@ -153,10 +161,16 @@ class Log:
         try:
             chains = self.chains if claimed else self.chains.copy()
             if not chains:
-                start = hashlib.sha256(stored_bytes(self.preamble)).digest()
-                chains.append(Chain(start, start))
+                self.deferred = {str(tool["name"]): tool for tool in self.preamble.tools if is_deferred(tool)}
+                whole = stored_bytes(self.preamble)
+                bound = whole
+                if self.deferred:
+                    kept = tuple(tool for tool in self.preamble.tools if not is_deferred(tool))
+                    bound = stored_bytes(attrs.evolve(self.preamble, tools=kept))
+                chains.append(Chain(hashlib.sha256(whole).digest(), hashlib.sha256(bound).digest()))
             for at in range(len(chains) - 1, length):
-                chains.append(_linked(chains[at], at, self.turns[at], self.states[at + 1].joined))
+                turn, joined = self.turns[at], self.states[at + 1].joined
+                chains.append(_linked(chains[at], at, turn, joined, self.deferred))
             return chains
         finally:
             if claimed:
@@ -174,8 +188,8 @@ def thinker(turn: AssistantTurn) -> Thinker | None:
     return Thinker(origin.vendor, origin.model, origin.account, kinds <= SIGNED)
 
 
-def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:
-    digest, binding, role, stale = chain.digest, chain.binding, chain.role, chain.stale
+def _linked(chain: Chain, index: int, turn: Turn, joined: bool, deferred: Mapping[str, JsonObject]) -> Chain:
+    digest, binding, role, stale, loaded = chain.digest, chain.binding, chain.role, chain.stale, chain.loaded
     if type(turn) is AssistantTurn and turn.origin is not None:
         origin = turn.origin
         void = void_from(origin.prefix, binding)
@@ -184,13 +198,19 @@ def _linked(chain: Chain, index: int, turn: Turn, joined: bool) -> Chain:
         digest = hashlib.sha256(digest + stored_bytes(origin)).digest()
     if not joined:
         digest = hashlib.sha256(digest + turn.role.encode()).digest()
-    for hashed, bound in turn.hashes:
+    for block, (hashed, bound) in zip(turn.blocks, turn.hashes, strict=True):
         digest = hashlib.sha256(digest + hashed).digest()
         if bound:
             mark = b"" if role == turn.role else turn.role.encode()
             binding = hashlib.sha256(binding + mark + hashed).digest()
             role = turn.role
-    return Chain(digest, binding, role, chain.blocks + len(turn.blocks), stale)
+            for name in referred_tools(block) if deferred else ():
+                # A deferred tool is a part of the prefix from where it is first referred to (Preserved thinking, API
+                # documentation).
+                if name in deferred and name not in loaded:
+                    loaded |= {name}
+                    binding = hashlib.sha256(binding + deferred[name].text.encode()).digest()
+    return Chain(digest, binding, role, chain.blocks + len(turn.blocks), stale, loaded)
 
 
 @final

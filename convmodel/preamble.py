@@ -92,6 +92,11 @@ class Preamble(Value):
             yield Violation(SYSTEM_EMPTY, "system", "only whitespace", "Leave the system prompt out.")
 
 
+def is_deferred(tool: JsonObject) -> bool:
+    """Whether a tool is loaded only when something refers to it."""
+    return tool.get("defer_loading") is True
+
+
 def make_preamble(system: SystemPrompt, tools: Iterable[ToolDefinition]) -> Preamble:
     """A preamble from what a caller passes.
 

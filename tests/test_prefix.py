@@ -33,7 +33,9 @@ from convmodel import (
     Text,
     Thinking,
     Tool,
+    ToolReference,
     ToolResult,
+    ToolSearchToolResult,
     ToolUse,
     Turn,
     UnsignedThinking,
@@ -934,3 +936,39 @@ def test_a_container_that_no_turn_names_can_be_passed_along() -> None:
     assert isinstance(compacted, AwaitingModel)
     assert compacted.container is None
     assert json.loads(to_body(compacted, FREE, container="container_1"))["container"] == "container_1"
+
+
+def test_a_deferred_tool_counts_from_where_something_refers_to_it() -> None:
+    later: Any = {"name": "later", "input_schema": {"type": "object"}, "defer_loading": True}
+    changed: Any = {**later, "description": "Another one."}
+    search = ServerToolUse("srvtoolu_1", "tool_search_tool_regex", {"pattern": "later"})
+    names = {
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": "later"}],
+    }
+    convo = conversation(
+        [
+            UserTurn("x"),
+            AssistantTurn(
+                [thought(1), search, ToolSearchToolResult("srvtoolu_1", names), thought(2), Text("y")]
+            ),
+        ],
+        tools=[LOOK, later],
+    )
+    unused: Any = {**later, "name": "unused"}
+    added = convo.with_tools([LOOK, later, unused])
+    assert added.voided == ()
+    assert added.conversation.binding == convo.binding
+    assert added.conversation.digest != convo.digest
+    assert (
+        added.conversation.with_tools([later, unused, LOOK]).voided == ()
+    )  # where a deferred tool stands says nothing
+    assert convo.with_tools([LOOK, changed], on_thinking="keep").voided == ("turns[1].blocks[3]",)
+    assert convo.with_tools([MORE, later], on_thinking="keep").voided == (
+        "turns[1].blocks[0]",
+        "turns[1].blocks[3]",
+    )
+    called = start("x", tools=[LOOK, later]).assistant(thought(1), ToolUse("a", "later", {}))
+    assert isinstance(called, AwaitingTools)
+    found = called.answer(ToolUse("a", "later", {}).result([ToolReference("later")]))
+    assert found.with_tools([LOOK, later, unused]).voided == ()

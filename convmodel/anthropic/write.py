@@ -14,6 +14,7 @@ from ..fields import FIELD_TYPE, require
 from ..jsonvalue import JsonObject
 from ..log import Log
 from ..machine import PTC_ONLY_RESULTS, SYSTEM_BEFORE
+from ..preamble import is_deferred
 from ..turns import Turn
 from .cache import STRIDE, Point, marked_turns
 from .targets import (
@@ -277,9 +278,7 @@ def _fields(convo: AwaitingModel, target: Target) -> dict[str, msgspec.Raw]:
     if preamble.tools:
         tools: list[object] = [tool.raw for tool in preamble.tools]
         # A tool whose loading is deferred takes no marker (Tool search tool, API documentation).
-        last = next(
-            (at for at in range(len(tools) - 1, -1, -1) if not preamble.tools[at].get("defer_loading")), None
-        )
+        last = next((at for at in range(len(tools) - 1, -1, -1) if not is_deferred(preamble.tools[at])), None)
         if policy is not None and policy.tools and last is not None:
             marker = {"cache_control": policy._marker(policy.preamble_ttl)}
             tools[last] = preamble.tools[last].thaw() | marker

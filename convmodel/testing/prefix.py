@@ -151,7 +151,9 @@ def _thinking(body: Json) -> Iterator[_Seen]:
     system = body.get("system") or []
     texts = [{"type": "text", "text": system}] if isinstance(system, str) else list(map(_unmarked, system))
     tools = list(map(_unmarked, body.get("tools") or []))
-    digest = hashlib.sha256(_text([texts, tools]))
+    # A deferred tool counts from where something refers to it ("Preserved thinking" page).
+    deferred = {tool["name"]: tool for tool in tools if tool.get("defer_loading")}
+    digest = hashlib.sha256(_text([texts, [tool for tool in tools if not tool.get("defer_loading")]]))
     role, last = "", ""
     for index, message in enumerate(body["messages"]):
         content = message["content"]
@@ -166,6 +168,20 @@ def _thinking(body: Json) -> Iterator[_Seen]:
                 role = message["role"]
                 digest.update(_text(role))
             digest.update(_text(_unmarked(block)))
+            for name in _references(block):
+                if tool := deferred.pop(name, None):
+                    digest.update(_text(tool))
+
+
+def _references(block: Json) -> Iterator[str]:
+    """The tools that a block calls or names."""
+    if block["type"] == "tool_use":
+        yield block["name"]
+    content = block.get("content")
+    parts = content.get("tool_references") or () if isinstance(content, dict) else content
+    for part in parts if isinstance(parts, (list, tuple)) else ():
+        if isinstance(part, dict) and part.get("type") == "tool_reference":
+            yield part["tool_name"]
 
 
 def _unmarked(value: Any) -> Any:

@@ -56,6 +56,16 @@ PREFIX = "thinking-prefix-bound"
 LOOK = Tool("look", {"type": "object"})
 OTHER = Tool("other", {"type": "object"})
 
+
+def deferred(name: str, description: str = "A tool.") -> Any:
+    return {
+        "name": name,
+        "description": description,
+        "input_schema": {"type": "object"},
+        "defer_loading": True,
+    }
+
+
 Kind = Literal["t", "r", "x", "c", "s"]
 # Replies by the kinds of their blocks: thinking, redacted thinking, text, a call, a finished call of a server tool.
 SHAPES: tuple[str, ...] = (
@@ -111,7 +121,8 @@ def received(convo: AwaitingModel, shape: str, target: Target = BOUND) -> Conver
 def sessions(draw: st.DrawFn, target: Target = BOUND) -> Conversation:
     """A conversation whose replies came from the double."""
     system = draw(st.sampled_from([None, "Be brief."]))
-    convo: Conversation = start("hi", system=system, tools=[LOOK])
+    tools = draw(st.sampled_from([[LOOK], [LOOK], [OTHER, deferred("look"), deferred("later")]]))
+    convo: Conversation = start("hi", system=system, tools=tools)
     for at in range(draw(st.integers(1, 8))):
         if isinstance(convo, AwaitingModel):
             convo = received(convo, draw(st.sampled_from(SHAPES)), target)
@@ -189,6 +200,8 @@ def edits(draw: st.DrawFn, convo: Conversation, *, replacing: bool = True) -> Ch
         lambda c, mode: c.compact("They talked.", before=before, on_thinking=mode),
         lambda c, mode: c.with_system(draw_system, on_thinking=mode),
         lambda c, mode: c.with_tools([LOOK, OTHER], on_thinking=mode),
+        lambda c, mode: c.with_tools([*convo.preamble.tools, deferred("one_more")], on_thinking=mode),
+        lambda c, mode: c.with_tools([OTHER, deferred("look", "Another look.")], on_thinking=mode),
         lambda c, mode: c.map_text(lambda text: "some" if text == mark else text, on_thinking=mode),
         lambda c, mode: c.map_tool_inputs(
             lambda call: {"q": "…"} if call.id == one else call.input, on_thinking=mode
@@ -316,7 +329,7 @@ def test_what_was_kept_is_refused_before_it_is_sent(data: st.DataObject) -> None
 def test_what_edit_after_edit_has_voided_stays_known(data: st.DataObject, remembered: bool) -> None:
     convo = data.draw(sessions())
     if not remembered:  # as `parse` reads it: nothing is known of what a turn answered
-        convo = parse(to_messages(convo), system=convo.preamble.system, tools=[LOOK])
+        convo = parse(to_messages(convo), system=convo.preamble.system, tools=convo.preamble.tools)
     for _ in range(data.draw(st.integers(1, 4))):
         change = data.draw(edits(convo))
         convo = change(convo, data.draw(st.sampled_from(["keep", "keep", "strip_after"]))).conversation
